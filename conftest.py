@@ -1,0 +1,3 @@
+"""Plugins of the project's own test suite."""
+
+pytest_plugins = ["pytester"]

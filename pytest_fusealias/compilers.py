@@ -1,0 +1,132 @@
+"""Backends by name or callable, and how a function is compiled and its graphs counted; the only file to speak to Dynamo."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import inspect
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._dynamo
+
+from pytest_fusealias.model import Compilation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class UnknownBackendError(ValueError):
+    """A backend name that neither torch nor a plugin knows, or a callable of neither known form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A named way to compile: a Dynamo backend `(graph_module, example_inputs)`, or a function `compile(fn)`."""
+
+    name: str
+    target: Any
+    takes_function: bool = False
+
+
+@dataclass(slots=True)
+class _Counts:
+    graphs: int = 0
+    executions: int = 0
+
+
+def resolve(backend: str | Callable[..., Any]) -> Compiler:
+    """Returns the compiler for a backend name or callable.
+
+    A callable with two required parameters is a Dynamo backend, one with a single required parameter compiles a
+    function and returns another (`thunder.jit`, say). Raises UnknownBackendError.
+    """
+    if isinstance(backend, str):
+        names = torch._dynamo.list_backends(exclude_tags=())
+        if backend not in names:
+            near = difflib.get_close_matches(backend, names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UnknownBackendError(f"unknown backend {backend!r}{hint} Known: {', '.join(names)}")
+        return Compiler(backend, backend)
+    if not callable(backend):
+        raise UnknownBackendError(f"a backend is a name or a callable, found {type(backend).__name__}")
+    return Compiler(name_of(backend), backend, takes_function=_takes_function(backend))
+
+
+def name_of(backend: str | Callable[..., Any]) -> str:
+    """Returns a readable name, fit for a test id."""
+    if isinstance(backend, str):
+        return backend
+    if isinstance(backend, functools.partial):
+        return name_of(backend.func)
+    return str(getattr(backend, "__name__", type(backend).__name__))
+
+
+def _takes_function(backend: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(backend).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [p for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+    if len(required) not in (1, 2):
+        raise UnknownBackendError(
+            f"backend {name_of(backend)!r} takes {len(required)} required arguments; expected two for a Dynamo backend "
+            "(graph_module, example_inputs), or one for a compiler (function)"
+        )
+    return len(required) == 1
+
+
+class Compiled:
+    """A compiled function together with the counts of what its compiler did."""
+
+    def __init__(self, compiler: Compiler, function: Callable[..., Any], dynamic: bool | None) -> None:
+        self._compiler = compiler
+        self._function = function
+        self._counts = _Counts()
+        if compiler.takes_function:
+            self.call = compiler.target(function)
+        else:
+            self.call = torch.compile(function, backend=self._backend(), dynamic=dynamic)
+
+    def compilation(self) -> Compilation:
+        """Returns what has been compiled and run so far."""
+        if not self._compiler.takes_function:
+            return Compilation(self._counts.graphs, self._counts.executions)
+        return Compilation(is_same_function=self.call is self._function)
+
+    def _backend(self) -> Callable[..., Any]:
+        target, counts = self._compiler.target, self._counts
+        inner = torch._dynamo.lookup_backend(target) if isinstance(target, str) else target
+
+        def counting_backend(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+            compiled = inner(graph, example_inputs)
+            counts.graphs += 1
+
+            @functools.wraps(compiled, updated=("__dict__",) if hasattr(compiled, "__dict__") else ())
+            def counted(*args: Any) -> Any:
+                counts.executions += 1
+                return compiled(*args)
+
+            return counted
+
+        return counting_backend
+
+
+@contextlib.contextmanager
+def compile_session(compiler: Compiler, *, eager_rng: bool) -> Iterator[None]:
+    """A fresh compiler state, eager's random stream where the compiler offers it, and no compiler chatter."""
+    torch._dynamo.reset()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        if eager_rng and ("inductor" in compiler.name or "torch._inductor.config" in sys.modules):
+            import torch._inductor.config as inductor_config
+
+            stack.enter_context(inductor_config.patch(fallback_random=True))
+        yield
+    torch._dynamo.reset()

@@ -1,0 +1,215 @@
+"""Run one arm of a program and record everything that can be seen of it."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fusion_core import reach
+from pytest_fusealias.build import Program, seed_everything
+from pytest_fusealias.compilers import Compiled, Compiler, compile_session
+from pytest_fusealias.model import ErrorRecord, Observation, StorageRecord, TensorRecord
+from pytest_fusealias.relation import relations
+from pytest_fusealias.watch import Watch, has_storage, id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_fusealias.model import Compilation, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The reached tensors before the run. Storages are held, so that no address is used twice."""
+
+    tensors: dict[str, torch.Tensor]
+    versions: dict[str, int | None]
+    storages: list[tuple[str, torch.dtype, torch.UntypedStorage, torch.Tensor]]
+
+
+def run_eager(program: Program, spec: Spec) -> Observation:
+    """Runs the program as it is."""
+    return _observe(program, program.call, spec, watch=None)
+
+
+def run_control(program: Program, spec: Spec) -> Observation:
+    """Runs the program as it is under a dispatch mode that notes writes and spoils uninitialised memory."""
+    named = [r.tensor for r in reach.walk(program.roots())]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _observe(program, program.call, spec, watch=Watch(named))
+
+
+def run_compiled(program: Program, spec: Spec, compiler: Compiler) -> Observation:
+    """Compiles the program's function and runs the program with it."""
+    with compile_session(compiler, eager_rng=spec.rng == "eager"):
+        try:
+            compiled = Compiled(compiler, program.call, spec.dynamic)
+        except Exception as error:  # noqa: BLE001 - whatever a backend raises while compiling is the result
+            failed = _error(error, "compile")
+
+            def raise_again(*_args: Any, **_kwargs: Any) -> Any:
+                raise error
+
+            observed = _observe(program, raise_again, spec, watch=None)
+            return _with_error(observed, failed)
+        return _observe(program, compiled.call, spec, watch=None, count=compiled.compilation)
+
+
+def _with_error(observed: Observation, error: ErrorRecord) -> Observation:
+    values = {name: getattr(observed, name) for name in Observation.__slots__}
+    return Observation(**{**values, "error": error})
+
+
+def _observe(
+    program: Program,
+    call: Callable[..., Any],
+    spec: Spec,
+    *,
+    watch: Watch | None,
+    count: Callable[[], Compilation] | None = None,
+) -> Observation:
+    before = _look_before(program)
+    seed_everything(spec.seed)
+    result, error = _execute(program, call, spec, watch)
+    for device in {t.device for t in before.tensors.values() if t.device.type == "cuda"}:
+        torch.cuda.synchronize(device)
+    rng_state = _rng_state()
+    leaves, outputs = _output_leaves(result)
+    after = {r.path: r.tensor for r in reach.walk(program.roots())}
+    everything = {**before.tensors, **after, **outputs}
+    return Observation(
+        tensors={path: _record(path, t, before, outputs) for path, t in everything.items()},
+        leaves=leaves,
+        storages=tuple(_storage_record(*entry, watch=watch) for entry in before.storages),
+        relations=relations(everything),
+        objects=_objects(everything),
+        rng_state=rng_state,
+        error=error,
+        compilation=count() if count is not None else None,
+        unnamed_writes=tuple(dict.fromkeys(watch.unnamed_writes)) if watch else (),
+    )
+
+
+def _look_before(program: Program) -> _Before:
+    tensors = {r.path: r.tensor for r in reach.walk(program.roots())}
+    storages: dict[int, tuple[str, torch.dtype, torch.UntypedStorage, torch.Tensor]] = {}
+    for path, tensor in tensors.items():
+        if has_storage(tensor):
+            storage = tensor.untyped_storage()
+            if id_of(storage) not in storages:
+                storages[id_of(storage)] = (path, tensor.dtype, storage, _bytes_of(storage).clone())
+    return _Before(tensors, {path: _version(t) for path, t in tensors.items()}, list(storages.values()))
+
+
+def _execute(
+    program: Program, call: Callable[..., Any], spec: Spec, watch: Watch | None
+) -> tuple[Any, ErrorRecord | None]:
+    phase, result = "call", None
+    try:
+        with watch if watch is not None else contextlib.nullcontext():
+            result = program.run(call)
+            phase = "backward"
+            if spec.train or (spec.train is None and program.drive is None):
+                _backward(result, spec)
+    except Exception as error:  # noqa: BLE001 - an exception of the program is an observation
+        return result, _error(error, phase)
+    return result, None
+
+
+def _backward(result: Any, spec: Spec) -> None:
+    """Runs backward with random cotangents: a constant one hides transposed and permuted gradients."""
+    roots = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
+    roots = list({id(t): t for t in roots}.values())
+    if not roots:
+        if spec.train:
+            raise ValueError("train=True, but no output requires grad")
+        return
+    generator = torch.Generator().manual_seed(spec.seed + 1)
+    cotangents = []
+    for root in roots:
+        real = torch.complex64 if root.dtype.is_complex else torch.float32
+        cotangents.append(torch.randn(root.shape, generator=generator, dtype=real).to(root.device, root.dtype))
+    torch.autograd.backward(roots, cotangents)
+
+
+def _error(error: Exception, phase: str) -> ErrorRecord:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return ErrorRecord(phase, type(error).__name__, " ".join(lines[:2])[:300])
+
+
+def _output_leaves(result: Any) -> tuple[tuple[tuple[str, str], ...], dict[str, torch.Tensor]]:
+    """Returns the structure of the result, (path, kind) per leaf, and its tensors by path."""
+    leaves: list[tuple[str, str]] = []
+    tensors: dict[str, torch.Tensor] = {}
+    for key, leaf in pytree.tree_flatten_with_path(result)[0]:
+        path = f"output{pytree.keystr(key)}"
+        if isinstance(leaf, torch.Tensor):
+            leaves.append((path, "tensor"))
+            tensors[path] = leaf
+        elif isinstance(leaf, (bool, int, float, complex, str, bytes, type(None))):
+            leaves.append((path, f"{type(leaf).__name__}:{leaf!r}"))
+        else:
+            leaves.append((path, type(leaf).__name__))
+            tensors |= {r.path: r.tensor for r in reach.walk({path: leaf})}
+    return tuple(leaves), tensors
+
+
+def _record(path: str, tensor: torch.Tensor, before: _Before, outputs: dict[str, torch.Tensor]) -> TensorRecord:
+    strided = tensor.layout is torch.strided
+    bumped = None
+    if path in before.tensors and before.tensors[path] is tensor and before.versions[path] is not None:
+        bumped = _version(tensor) != before.versions[path]
+    plain = tensor.detach()
+    return TensorRecord(
+        path=path,
+        role="output" if path in outputs else "grad" if path.endswith(".grad") else "input",
+        value=plain.resolve_conj().resolve_neg().clone() if strided else plain.clone(),
+        dtype=str(tensor.dtype),
+        device=str(tensor.device),
+        layout=str(tensor.layout),
+        shape=tuple(tensor.shape),
+        stride=tuple(tensor.stride()) if strided else (),
+        storage_offset=tensor.storage_offset() if strided else 0,
+        requires_grad=tensor.requires_grad,
+        is_leaf=tensor.is_leaf,
+        has_grad_fn=tensor.grad_fn is not None,
+        is_conj=tensor.is_conj(),
+        is_neg=tensor.is_neg(),
+        version_bumped=bumped,
+        strided=strided,
+    )
+
+
+def _storage_record(
+    path: str, dtype: torch.dtype, storage: torch.UntypedStorage, before: torch.Tensor, *, watch: Watch | None
+) -> StorageRecord:
+    written = watch.written_bytes(storage) if watch is not None else None
+    return StorageRecord(path, dtype, before, _bytes_of(storage).clone(), written)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
+def _objects(tensors: dict[str, torch.Tensor]) -> dict[str, int]:
+    """Returns for each path the position of the first path with the same object: a partition that two arms share."""
+    first: dict[int, int] = {}
+    return {path: first.setdefault(id(t), position) for position, (path, t) in enumerate(tensors.items())}
+
+
+def _rng_state() -> dict[str, bytes]:
+    states = {"cpu": torch.get_rng_state().numpy().tobytes()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for index, state in enumerate(torch.cuda.get_rng_state_all()):
+            states[f"cuda:{index}"] = state.numpy().tobytes()
+    return states
