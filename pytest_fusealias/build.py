@@ -25,15 +25,16 @@ class ProgramError(Exception):
 class Program:
     """What one arm runs: `call(*args, **kwargs)`, or `drive(call, *args)` where a test calls more than once.
 
-    `state` names further objects that the call may change; `names` are the argument names for reports.
+    `state` names further objects that the call may change. `fixtures` are the keyword arguments that pytest filled and
+    that both arms therefore share.
     """
 
     call: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     state: object = None
-    names: tuple[str, ...] = ()
     drive: Callable[..., Any] | None = None
+    fixtures: frozenset[str] = frozenset()
 
     def run(self, call: Callable[..., Any]) -> Any:
         """Runs the program with `call` in the place of its own function."""
@@ -43,10 +44,9 @@ class Program:
 
     def roots(self) -> dict[str, object]:
         """Returns every object from which the program's tensors are reached, by path."""
-        named = dict(zip(self.names, self.args, strict=False))
-        for position in range(len(named), len(self.args)):
-            named[f"args[{position}]"] = self.args[position]
-        named |= {f"kwargs[{name!r}]": value for name, value in self.kwargs.items()}
+        named: dict[str, object] = {f"args[{position}]": value for position, value in enumerate(self.args)}
+        for name, value in self.kwargs.items():
+            named[f"fixture {name}" if name in self.fixtures else f"argument {name}"] = value
         if self.state is not None:
             named["state"] = self.state
         named["program"] = self.call

@@ -1,0 +1,85 @@
+"""Command line options, their ini twins, and the frozen Settings that the rest of the plugin reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pytest
+
+DEFAULT_BACKEND = "fusion_core"
+
+# (name, command line keywords, ini type, ini default, help). The command line default is None, so that the ini counts.
+_OPTIONS: tuple[tuple[str, dict[str, Any], Any, Any, str], ...] = (
+    (
+        "backend",
+        {"action": "append", "metavar": "NAME"},
+        "args",
+        [],
+        "backend to compare with eager (repeatable); on the command line it replaces the markers' backends, "
+        "in the ini file it serves markers that name none",
+    ),
+    ("device", {"metavar": "DEVICE"}, "string", "cpu", "device that `inputs` builds on"),
+    ("dtype", {"metavar": "DTYPE"}, "string", "", "dtype that `inputs` builds with, such as bfloat16"),
+    ("seed", {"type": int, "metavar": "N"}, "string", "0", "seed of every build and run"),
+    (
+        "strict",
+        {"action": "store_true"},
+        "bool",
+        False,
+        "fail also where a check was NOT-MEASURED or has weak findings",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What command line and ini say. `command_line_backends` is None unless --fusion-backend was given."""
+
+    command_line_backends: tuple[str, ...] | None
+    ini_backends: tuple[str, ...]
+    device: str
+    dtype: str | None
+    seed: int
+    strict: bool
+
+    @property
+    def default_backends(self) -> tuple[str, ...]:
+        """Backends for a marker that names none."""
+        return self.command_line_backends or self.ini_backends or (DEFAULT_BACKEND,)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declares `--fusion-*` and `fusion_*`."""
+    group = parser.getgroup("fusealias", "compiled equals eager (fusealias)")
+    for name, keywords, ini_type, ini_default, text in _OPTIONS:
+        group.addoption(f"--fusion-{name}", dest=f"fusion_{name}", default=None, help=text, **keywords)
+        parser.addini(f"fusion_{name}", text, type=ini_type, default=ini_default)
+
+
+def settings_of(config: pytest.Config) -> Settings:
+    """Returns the settings; raises pytest.UsageError where a value is not of its type."""
+    backends = config.getoption("fusion_backend")
+    return Settings(
+        command_line_backends=tuple(backends) if backends else None,
+        ini_backends=tuple(config.getini("fusion_backend")),
+        device=_value(config, "device"),
+        dtype=_value(config, "dtype") or None,
+        seed=_integer(_value(config, "seed")),
+        strict=bool(_value(config, "strict")),
+    )
+
+
+def _value(config: pytest.Config, name: str) -> Any:
+    given = config.getoption(f"fusion_{name}")
+    return config.getini(f"fusion_{name}") if given is None else given
+
+
+def _integer(value: object) -> int:
+    import pytest
+
+    try:
+        return int(str(value))
+    except ValueError:
+        raise pytest.UsageError(f"fusion_seed: expected an integer, found {value!r}") from None

@@ -1,0 +1,1 @@
+"""Verdicts into text: plain data in, lines out; no torch."""

@@ -1,0 +1,57 @@
+"""Header and summary lines of the terminal report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pytest_fusealias.options import Settings
+
+Entry = "Mapping[str, Any]"
+
+
+def header(settings: Settings, torch_version: str) -> str:
+    """Returns the header line: what a marked test is compared with, and where."""
+    backends = ", ".join(settings.default_backends)
+    dtype = settings.dtype or "default dtype"
+    strict = ", strict" if settings.strict else ""
+    return f"fusealias: torch {torch_version}, backend {backends}, {settings.device}, {dtype}, seed {settings.seed}{strict}"
+
+
+def summary(entries: Iterable[Mapping[str, Any]], *, verbose: bool) -> Iterator[str]:
+    """Yields the counts, then what a green run must not hide: not measured, expected failures, weak findings."""
+    entries = list(entries)
+    if verbose:
+        yield from table(entries)
+    outcomes = Counter(e["outcome"] for e in entries)
+    refused = sum(1 for e in entries if e["refused"])
+    expected = [(e, check, reason) for e in entries for check, reason in e["expected"]]
+    weak = [(e, text) for e in entries for text in e["weak"]]
+    yield (
+        f"{len(entries)} checked: {outcomes['PASS']} passed, {outcomes['FAIL']} failed "
+        f"({refused} refused by the backend), {outcomes['ERROR']} errors, "
+        f"{outcomes['NOT-MEASURED']} not measured; {len(expected)} expected failures, {len(weak)} weak findings"
+    )
+    for entry in entries:
+        for check, reason in entry["not_measured"]:
+            yield f"NOT-MEASURED {entry['test']} [{entry['backend']}] {check}: {reason}"
+    for entry, check, reason in expected:
+        yield f"EXPECTED {entry['test']} [{entry['backend']}] {check}: {reason}"
+    for (test, backend, text), count in Counter((e["test"], e["backend"], t) for e, t in weak).items():
+        yield f"WEAK {test} [{backend}] {text}" + (f" ({count} times)" if count > 1 else "")
+
+
+def table(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yields one row a verdict: what was compiled, how many tensors were compared, the outcome."""
+    rows = [("program", "backend", "graphs", "tensors", "outcome", "failing checks")]
+    for entry in entries:
+        graphs = "-" if entry["graphs"] is None else str(entry["graphs"])
+        bad = ", ".join(entry["failed"] or [f"{c} (expected)" for c, _ in entry["expected"]]) or "-"
+        name = entry["test"].split("::", 1)[-1]
+        rows.append((name, entry["backend"], graphs, str(entry["tensors"]), entry["outcome"], bad))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
