@@ -1,1 +1,6 @@
-"""fusion_core."""
+"""A torch.compile backend for programs that update tensors in place. Importing it compiles nothing."""
+
+from fusion_core.errors import FallbackError, FusionError, OptionError, VerifyError
+from fusion_core.options import Options
+
+__all__ = ["FallbackError", "FusionError", "OptionError", "Options", "VerifyError"]

@@ -1,0 +1,184 @@
+"""Alias facts of an aten graph: storage classes, effects, and the order edges that follow from them. Pure."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+# The random generator counts as one more storage that every random operator reads and writes.
+RNG = "rng"
+
+StorageClass = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a node reads and writes. `barrier` means unknown: it stays where it is among all other nodes."""
+
+    reads: tuple[StorageClass, ...] = ()
+    writes: tuple[StorageClass, ...] = ()
+    barrier: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AliasFacts:
+    """`storage` maps tensor nodes to their class; `before` maps a node to those that must run before it."""
+
+    storage: dict[Node, StorageClass]
+    effects: dict[Node, Effects]
+    before: dict[Node, tuple[Node, ...]]
+
+    def written_inputs(self) -> dict[StorageClass, Node]:
+        """Returns the writing node of each class that an operator writes; the last one where there are several."""
+        return {cls: node for node, effects in self.effects.items() for cls in effects.writes}
+
+
+def analyze(graph: torch.fx.Graph) -> AliasFacts:
+    """Returns the facts of `graph`, whose nodes are an imperative program in their order."""
+    storage = _storage_classes(graph)
+    effects = {node: _effects(node, storage) for node in graph.nodes}
+    return AliasFacts(storage, effects, _order_edges(graph, effects))
+
+
+def tensor_of(node: Node) -> torch.Tensor | None:
+    """Returns the fake tensor of a node, or None where its value is no single tensor."""
+    value = node.meta.get("val")
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def is_view(node: Node) -> bool:
+    """True for operators whose result is a view of an argument and that write nothing."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return False
+    views = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    return views and not any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+
+
+class _Union:
+    def __init__(self) -> None:
+        self._parent: dict[Any, Any] = {}
+
+    def find(self, key: Any) -> Any:
+        while self._parent.setdefault(key, key) != key:
+            key = self._parent[key]
+        return key
+
+    def join(self, a: Any, b: Any) -> None:
+        self._parent[self.find(a)] = self.find(b)
+
+
+def _storage_classes(graph: torch.fx.Graph) -> dict[Node, StorageClass]:
+    """Unites nodes that share memory by schema or by the storage of their fake tensors; either alone misses some."""
+    union = _Union()
+    for node in graph.nodes:
+        for tensor in _tensors(node.meta.get("val")):
+            if tensor.layout is torch.strided:
+                union.join(node, ("storage", tensor.untyped_storage()._cdata))
+        for source in _aliased_arguments(node):
+            union.join(node, source)
+    roots: dict[Any, int] = {}
+    return {node: roots.setdefault(union.find(node), len(roots)) for node in graph.nodes}
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _aliased_arguments(node: Node) -> list[Node]:
+    if node.target is operator.getitem:
+        return node.all_input_nodes[:1]
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not any(r.alias_info is not None for r in schema.returns):
+        return []
+    returned = {s for r in schema.returns if r.alias_info is not None for s in r.alias_info.before_set}
+    return [
+        source
+        for argument, value in _bound_arguments(node)
+        if argument.alias_info is not None and argument.alias_info.before_set & returned
+        for source in _nodes(value)
+    ]
+
+
+def _bound_arguments(node: Node) -> Iterator[tuple[Any, Any]]:
+    schema: Any = node.target._schema  # type: ignore[union-attr]  # noqa: SLF001 - operator schemas have no public name
+    for position, argument in enumerate(schema.arguments):
+        if position < len(node.args):
+            yield argument, node.args[position]
+        elif argument.name in node.kwargs:
+            yield argument, node.kwargs[argument.name]
+
+
+def _nodes(value: object) -> list[Node]:
+    found: list[Node] = []
+    torch.fx.node.map_arg(value, found.append)  # type: ignore[arg-type]
+    return found
+
+
+def _effects(node: Node, storage: dict[Node, StorageClass]) -> Effects:
+    if node.op != "call_function":
+        return Effects()
+    reads = tuple(dict.fromkeys(storage[n] for n in node.all_input_nodes if n.meta.get("val") is not None))
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return Effects() if _is_scalar_operator(node) else Effects(reads=reads, barrier=True)
+    writes = [
+        storage[source]
+        for argument, value in _bound_arguments(node)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for source in _nodes(value)
+    ]
+    if is_view(node):
+        return Effects()  # a view looks at sizes; whoever reads the view reads the memory
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return Effects((*reads, RNG), (*writes, RNG))
+    if not schema.returns and not writes:
+        return Effects(reads=reads, barrier=True)  # run for an effect that the schema does not tell
+    return Effects(reads, tuple(writes))
+
+
+def _is_scalar_operator(node: Node) -> bool:
+    """True for getitem and for Python arithmetic on symbolic sizes, which touch no memory."""
+    if node.target is operator.getitem:
+        return True
+    return not any(True for _ in _tensors(node.meta.get("val"))) and all(
+        tensor_of(n) is None for n in node.all_input_nodes
+    )
+
+
+def _order_edges(graph: torch.fx.Graph, effects: dict[Node, Effects]) -> dict[Node, tuple[Node, ...]]:
+    """Write after read, read after write, write after write; and everything against barriers."""
+    readers: dict[StorageClass, list[Node]] = {}
+    writer: dict[StorageClass, Node] = {}
+    barrier: Node | None = None
+    since_barrier: list[Node] = []
+    before: dict[Node, tuple[Node, ...]] = {}
+    for node in graph.nodes:
+        mine = effects[node]
+        edges: list[Node] = [barrier] if barrier is not None and node.op == "call_function" else []
+        edges += [writer[c] for c in mine.reads if c in writer]
+        for cls in mine.writes:
+            edges += [writer[cls]] if cls in writer else []
+            edges += readers.pop(cls, [])
+            writer[cls] = node
+        for cls in mine.reads:
+            if cls not in mine.writes:
+                readers.setdefault(cls, []).append(node)
+        if mine.barrier:
+            edges += since_barrier
+            barrier, since_barrier = node, []
+        elif node.op == "call_function":
+            since_barrier.append(node)
+        before[node] = tuple(dict.fromkeys(e for e in edges if e is not node))
+    return before
+
+

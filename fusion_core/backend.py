@@ -1,0 +1,180 @@
+"""The torch.compile entry, and the one function that names the stages of a compilation in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from fusion_core.alias import analyze
+from fusion_core.capture import AotRefusalError, Captured, compile_through_aot
+from fusion_core.errors import FallbackError
+from fusion_core.examine import GraphReport
+from fusion_core.executors.base import Kernel
+from fusion_core.executors.reference import ReferenceExecutor
+from fusion_core.lowering.build import Lowered, lower
+from fusion_core.lowering.support import Unsupported, refusal
+from fusion_core.options import Options, parse_options
+from fusion_core.overlap import Pattern, overlap_pattern, shares_foreign_memory
+from fusion_core.partition import COPY_, Component, partition
+from fusion_core.passes.dce import remove_dead_code
+from fusion_core.passes.expand_foreach import expand_foreach
+from fusion_core.passes.hoist_copies import hoist_copies
+from fusion_core.passes.snapshot import snapshot_outputs
+from fusion_core.program.ir import FusionProgram
+from fusion_core.program.verify import verify
+from fusion_core.runtime.plan import build_plan
+
+Record = Callable[[GraphReport], None]
+
+
+def fusion_core(
+    module: GraphModule,
+    example_inputs: list[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compiles a Dynamo graph: `torch.compile(fn, backend="fusion_core", options={...})`.
+
+    Raises OptionError for unknown options and modes, FallbackError where `fallback="error"` and something would run
+    eager. See `fusion_core.Options`.
+    """
+    return CompiledGraph(module, example_inputs, parse_options(options, mode))
+
+
+class CompiledGraph:
+    """A Dynamo graph with one plan for each way in which its written inputs overlap others.
+
+    Dynamo does not guard on overlap, so the plan compiled for separate tensors would be called with views of one.
+    """
+
+    def __init__(
+        self, module: GraphModule, example_inputs: list[Any], options: Options, record: Record | None = None
+    ) -> None:
+        self._module = module
+        self._options = options
+        self._record = record
+        self._kernels = KernelCache(options)
+        self._plans: dict[Pattern, Callable[..., Any]] = {}
+        self._first, self._written = self._compile(example_inputs)
+        self._addresses: tuple[int, ...] = ()
+        self._current = self._first
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Runs the plan for the overlap of these arguments, compiling it if it is new."""
+        if not self._written:
+            return self._first(*arguments)
+        addresses = tuple(a.data_ptr() if hasattr(a, "data_ptr") else a for a in arguments)
+        if addresses != self._addresses:
+            self._current = self._plan_for(arguments)
+            self._addresses = addresses
+        return self._current(*arguments)
+
+    def _plan_for(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+        pattern = overlap_pattern(arguments, self._written)
+        if not self._plans:
+            self._plans[pattern] = self._first  # compiled from these very arguments
+        if pattern not in self._plans:
+            foreign = shares_foreign_memory(pattern)
+            self._plans[pattern] = self._module if foreign else self._compile(list(arguments))[0]
+        return self._plans[pattern]
+
+    def _compile(self, example_inputs: list[Any]) -> tuple[Callable[..., Any], frozenset[int]]:
+        try:
+            return compile_through_aot(self._module, example_inputs, self._compile_graph)
+        except AotRefusalError as error:
+            if self._options.fallback == "error":
+                raise FallbackError(f"AOTAutograd refuses the graph: {error}") from error
+            whole = Unsupported("the whole graph", f"AOTAutograd refuses it: {str(error)[:200]}", "")
+            if self._record is not None:
+                self._record(GraphReport("inference", (), (whole,), ()))
+            return self._module, frozenset()
+
+    def _compile_graph(self, captured: Captured) -> Callable[[list[Any]], Any]:
+        run, report = compile_graph(captured, self._options, self._kernels)
+        if self._record is not None:
+            self._record(report)
+        return run
+
+
+class KernelCache:
+    """Compiles each distinct program once."""
+
+    def __init__(self, options: Options) -> None:
+        self._executor = ReferenceExecutor()
+        self._verify = options.verify
+        self._kernels: dict[FusionProgram, Kernel] = {}
+
+    def kernel(self, program: FusionProgram) -> Kernel:
+        """Returns the kernel of a program, proved to obey the write rules before the executor sees it."""
+        if program not in self._kernels:
+            self._kernels[program] = self._executor.compile(verify(program) if self._verify else program)
+        return self._kernels[program]
+
+
+def compile_graph(
+    captured: Captured, options: Options, kernels: KernelCache
+) -> tuple[Callable[[list[Any]], Any], GraphReport]:
+    """Returns the plan of one aten graph and the report on it: the stages of a compilation in order."""
+    clock = _Clock()
+    graph = expand_foreach(captured.module.graph)
+    graph = snapshot_outputs(graph, captured.rebuilt)
+    graph = remove_dead_code(graph)
+    graph = hoist_copies(graph)
+    clock.stage("passes")
+    facts = analyze(graph)
+    clock.stage("alias")
+    refusals = {n: refusal(n) for n in graph.nodes if n.op == "call_function"}
+    fusible = frozenset(n for n, refused in refusals.items() if refused is None)
+    steps = partition(graph, facts, fusible).steps
+    clock.stage("partition")
+    fresh = _fresh_classes(graph.output_node(), facts.storage, captured.rebuilt)
+    lowered = [lower(s, facts, fresh) if isinstance(s, Component) else s for s in steps]
+    clock.stage("lowering")
+    plan = build_plan(graph, lowered, kernels.kernel, lambda name: _attribute(captured.module, name))
+    clock.stage("kernels")
+    eager = tuple(_eager_step(s, refusals[s]) for s in lowered if isinstance(s, Node) and _counts_as_eager(s))
+    if eager and options.fallback == "error":
+        raise FallbackError(f"{eager[0].operator} ({eager[0].line}) would run eager: {eager[0].reason}")
+    components = tuple(s for s in lowered if isinstance(s, Lowered))
+    return plan.run, GraphReport(captured.kind, components, eager, tuple(clock.seconds))
+
+
+def _fresh_classes(output: Node, storage: Mapping[Node, int | str], rebuilt: frozenset[int]) -> frozenset[int | str]:
+    """Storage classes of outputs that must be memory of their own: all but those that the host rebuilds from inputs."""
+    values = output.args[0]
+    assert isinstance(values, (tuple, list))
+    return frozenset(storage[v] for i, v in enumerate(values) if isinstance(v, Node) and i not in rebuilt)
+
+
+def _counts_as_eager(node: Node) -> bool:
+    """Views and tuple access move no data, so they are no work left to eager."""
+    from fusion_core.alias import is_view, tensor_of
+
+    return not is_view(node) and "getitem" not in str(node.target) and tensor_of(node) is not None or node.target is COPY_
+
+
+def _eager_step(node: Node, refused: Unsupported | None) -> Unsupported:
+    assert refused is not None
+    return refused
+
+
+def _attribute(module: GraphModule, name: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: list[tuple[str, float]] = []
+        self._last = time.perf_counter()
+
+    def stage(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds.append((name, now - self._last))
+        self._last = now

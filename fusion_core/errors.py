@@ -1,0 +1,31 @@
+"""Errors of the compiler.
+
+FusionError
+|- OptionError        an option or mode that does not exist (user)
+|- FallbackError      something would run eager under fallback="error" (user)
+`- VerifyError        a FusionProgram breaks a write rule (internal: a defect of this package)
+"""
+
+from __future__ import annotations
+
+
+class FusionError(Exception):
+    """Base of all errors raised by this package."""
+
+
+class OptionError(FusionError, ValueError):
+    """An unknown option, a value of a wrong kind, or a mode that this backend does not have."""
+
+
+class FallbackError(FusionError):
+    """An operator cannot be lowered and `fallback="error"` was asked for."""
+
+
+class VerifyError(FusionError):
+    """A FusionProgram breaks one of the write rules; `rule`, `value` and `line` say which, where."""
+
+    def __init__(self, rule: str, value: str, line: str, text: str) -> None:
+        super().__init__(f"{rule}: {value} ({line or 'no source line'}): {text}")
+        self.rule = rule
+        self.value = value
+        self.line = line

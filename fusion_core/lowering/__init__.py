@@ -1,0 +1,1 @@
+"""From aten operators to FusionPrograms."""

@@ -1,0 +1,1 @@
+"""FusionProgram: the plain-data description of one lowered component."""

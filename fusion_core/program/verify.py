@@ -1,0 +1,121 @@
+"""Proof obligations of a FusionProgram before an executor may see it.
+
+The rule numbers are those under which nvFuser's silent failures were measured: R1 one typed source per target, R2 an
+aliased value is no output, R3 no reader at another index than the write's, R5 outputs are fresh memory, R7 nothing else
+overlaps a written input.
+"""
+
+from __future__ import annotations
+
+from fusion_core.errors import VerifyError
+from fusion_core.program.ir import META_OPS, AliasPair, FusionProgram, Op, Value
+from fusion_core.program.text import type_text
+
+
+def verify(program: FusionProgram) -> FusionProgram:
+    """Returns `program` unchanged; raises VerifyError naming rule, value and source line of the first violation."""
+    _check_ssa(program)
+    _check_r1(program)
+    _check_r2(program)
+    _check_r3(program)
+    _check_r5(program)
+    _check_r7(program)
+    return program
+
+
+def moving_readers(program_ops: tuple[Op, ...], target: Value) -> Op | None:
+    """Returns the first operation that reads `target`, directly or not, at other indices than its own; None if none does.
+
+    Such an operation could read elements that another thread has already overwritten.
+    """
+    dependent = {target}
+    for op in program_ops:
+        if any(operand in dependent for operand in op.operands()):
+            if op.result.type.shape != target.type.shape:
+                return op
+            dependent.add(op.result)
+    return None
+
+
+def _check_ssa(program: FusionProgram) -> None:
+    defined = {i.value for i in program.inputs}
+    for op in program.ops:
+        for operand in op.operands():
+            if operand not in defined:
+                raise VerifyError("SSA", f"%{operand.index}", op.line, "is read before it is defined")
+        if op.result in defined:
+            raise VerifyError("SSA", f"%{op.result.index}", op.line, "is defined twice")
+        defined.add(op.result)
+    for value in (*program.outputs, *(p.source for p in program.aliases)):
+        if value not in defined:
+            raise VerifyError("SSA", f"%{value.index}", "", "leaves the program but is not defined")
+
+
+def _check_r1(program: FusionProgram) -> None:
+    inputs = {i.value for i in program.inputs}
+    targets: set[Value] = set()
+    sources: set[Value] = set()
+    for pair in program.aliases:
+        name = f"%{pair.source.index}"
+        if pair.target not in inputs:
+            raise VerifyError("R1", f"%{pair.target.index}", pair.line, "only an input can be written")
+        if pair.target in targets:
+            raise VerifyError("R1", f"%{pair.target.index}", pair.line, "is written twice; only the last write may leave")
+        if pair.source in inputs:
+            raise VerifyError("R1", name, pair.line, "is an input; write a `set` of it")
+        if pair.source in sources:
+            raise VerifyError("R1", name, pair.line, "is bound to two targets; give each a `set` of its own")
+        _check_types(pair, name)
+        targets.add(pair.target)
+        sources.add(pair.source)
+
+
+def _check_types(pair: AliasPair, name: str) -> None:
+    found, expected = pair.source.type, pair.target.type
+    if (found.dtype, found.shape) != (expected.dtype, expected.shape):
+        text = f"has type {type_text(found)}, but is written into {type_text(expected)}"
+        raise VerifyError("R1", name, pair.line, text)
+
+
+def _check_r2(program: FusionProgram) -> None:
+    bound = {p.source: p for p in program.aliases} | {p.target: p for p in program.aliases}
+    for output in program.outputs:
+        for value in _meta_chain(program, output):
+            if value in bound:
+                text = f"is returned, but shares memory with the written input %{bound[value].target.index}"
+                raise VerifyError("R2", f"%{output.index}", bound[value].line, text)
+
+
+def _check_r3(program: FusionProgram) -> None:
+    for pair in program.aliases:
+        reader = moving_readers(program.ops, pair.target)
+        if reader is not None:
+            text = f"is written while {reader.name} (%{reader.result.index}) reads it at other indices"
+            raise VerifyError("R3", f"%{pair.target.index}", reader.line or pair.line, text)
+
+
+def _check_r5(program: FusionProgram) -> None:
+    inputs = {i.value: i for i in program.inputs}
+    for output in program.outputs:
+        last = _meta_chain(program, output)[-1]
+        if last in inputs:
+            text = f"would be returned as an alias of input %{last.index}; make it a `clone`"
+            raise VerifyError("R5", f"%{output.index}", inputs[last].line, text)
+
+
+def _check_r7(program: FusionProgram) -> None:
+    written = {p.target for p in program.aliases}
+    for first in program.inputs:
+        for second in program.inputs:
+            if first.value in written and first is not second and first.storage == second.storage:
+                text = f"is written, but input %{second.value.index} shares its storage"
+                raise VerifyError("R7", f"%{first.value.index}", first.line or second.line, text)
+
+
+def _meta_chain(program: FusionProgram, value: Value) -> list[Value]:
+    """Returns `value` and every value whose memory it may share by META_OPS, nearest first."""
+    producers = program.producers()
+    chain = [value]
+    while (op := producers.get(chain[-1])) is not None and op.name in META_OPS and op.operands():
+        chain.append(op.operands()[0])
+    return chain

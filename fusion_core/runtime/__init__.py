@@ -1,0 +1,1 @@
+"""Plans: what runs when a compiled graph is called."""

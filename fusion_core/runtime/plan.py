@@ -1,0 +1,142 @@
+"""From a partition to a plan: slots, steps, and the hot path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
+
+from fusion_core.executors.base import Kernel
+from fusion_core.lowering.build import Lowered
+from fusion_core.lowering.types import fake, static_sizes, static_strides
+from fusion_core.partition import COPY_
+from fusion_core.program.ir import FusionProgram
+from fusion_core.runtime.steps import AnyStep, CopyBack, Free, Launch, OutputSpec, RunEager, SlotRef
+
+Compile = Callable[[FusionProgram], Kernel]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A flat list of steps over slots; the first `inputs` slots hold the arguments."""
+
+    steps: tuple[AnyStep, ...]
+    slots: int
+    inputs: int
+    constants: tuple[tuple[int, Any], ...]
+    outputs: tuple[Any, ...]
+
+    def run(self, arguments: list[Any]) -> tuple[Any, ...]:
+        """Runs on one value per graph input; empties the list, so that inputs can be freed at their last use."""
+        slots: list[Any] = [*arguments, *[None] * (self.slots - self.inputs)]
+        arguments.clear()
+        for index, constant in self.constants:
+            slots[index] = constant
+        for step in self.steps:
+            step.run(slots)
+        return tuple(slots[o.index] if type(o) is SlotRef else o for o in self.outputs)
+
+
+def build_plan(
+    graph: Graph,
+    steps: Iterable[Lowered | Node],
+    compile_program: Compile,
+    attributes: Callable[[str], Any],
+) -> Plan:
+    """Returns the plan of `graph`; `steps` are its lowered components and eager nodes in order."""
+    slot = {node: index for index, node in enumerate(n for n in graph.nodes if n.op != "output")}
+    bound = list(_bind_steps(list(steps), slot, compile_program))
+    outputs = graph.output_node().args[0]
+    assert isinstance(outputs, (tuple, list))
+    kept = {slot[o] for o in outputs if isinstance(o, Node)}
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    return Plan(
+        steps=tuple(_with_frees(bound, kept)),
+        slots=len(slot),
+        inputs=len(placeholders),
+        constants=tuple((slot[n], attributes(str(n.target))) for n in graph.nodes if n.op == "get_attr"),
+        outputs=tuple(SlotRef(slot[o]) if isinstance(o, Node) else o for o in outputs),
+    )
+
+
+def _bind_steps(
+    steps: list[Lowered | Node], slot: dict[Node, int], compile_program: Compile
+) -> Iterator[AnyStep]:
+    """Deferred writes of a region follow its last component: until then others may read the old value."""
+    waiting: list[Lowered] = []
+    for position, step in enumerate(steps):
+        if isinstance(step, Node):
+            yield _bind_eager(step, slot)
+            continue
+        yield _bind_launch(step, slot, compile_program(step.program))
+        waiting.append(step)
+        following = steps[position + 1] if position + 1 < len(steps) else None
+        if not isinstance(following, Lowered) or following.component.stage != step.component.stage:
+            for lowered in waiting:
+                yield from (_bind_copy(copy, slot) for copy in lowered.deferred)
+            waiting = []
+
+
+def _bind_launch(lowered: Lowered, slot: dict[Node, int], kernel: Kernel) -> Launch:
+    outputs = tuple(
+        OutputSpec(slot[n], static_sizes(fake(n)), static_strides(fake(n))) for n in lowered.outputs
+    )
+    forwarded = tuple((slot[value], slot[target]) for value, target in lowered.forwarded)
+    return Launch(kernel, tuple(slot[n] for n in lowered.inputs), outputs, lowered.collapsed, forwarded)
+
+
+def _bind_copy(copy: Node, slot: dict[Node, int]) -> CopyBack:
+    target, source = copy.args[0], copy.args[1]
+    assert isinstance(target, Node)
+    assert isinstance(source, Node)
+    return CopyBack(slot[target], slot[source])
+
+
+def _bind_eager(node: Node, slot: dict[Node, int]) -> AnyStep:
+    if node.target is COPY_ and _is_plain_write(node):
+        return _bind_copy(node, slot)
+    refs = torch.fx.node.map_arg((tuple(node.args), dict(node.kwargs)), lambda n: _Ref(slot[n]))  # type: ignore[arg-type, return-value]
+    leaves, structure = pytree.tree_flatten(refs)
+    assert callable(node.target)
+    slots = tuple(SlotRef(a.index) if isinstance(a, _Ref) else a for a in leaves)
+    return RunEager(node.target, slots, structure, slot[node])
+
+
+@dataclass(frozen=True)
+class _Ref:
+    index: int
+
+
+def _is_plain_write(copy: Node) -> bool:
+    return len(copy.args) == 2 and not copy.kwargs and not copy.users and all(isinstance(a, Node) for a in copy.args)
+
+
+def _with_frees(steps: list[AnyStep], kept: set[int]) -> Iterator[AnyStep]:
+    last: dict[int, int] = {}
+    for position, step in enumerate(steps):
+        for index in _touched(step):
+            last[index] = position
+    dying: dict[int, list[int]] = {}
+    for index, position in last.items():
+        if index not in kept:
+            dying.setdefault(position, []).append(index)
+    for position, step in enumerate(steps):
+        yield step
+        if position in dying:
+            yield Free(tuple(dying[position]))
+
+
+def _touched(step: AnyStep) -> Iterator[int]:
+    if isinstance(step, Launch):
+        yield from step.inputs
+        yield from (o.slot for o in step.outputs)
+        yield from (index for pair in step.forwarded for index in pair)
+    elif isinstance(step, RunEager):
+        yield from (a.index for a in step.leaves if isinstance(a, SlotRef))
+        yield step.output
+    elif isinstance(step, CopyBack):
+        yield from (step.target, step.source)
