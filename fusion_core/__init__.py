@@ -1,6 +1,7 @@
 """A torch.compile backend for programs that update tensors in place. Importing it compiles nothing."""
 
 from fusion_core.errors import FallbackError, FusionError, OptionError, VerifyError
+from fusion_core.explain import compile, explain
 from fusion_core.options import Options
 
-__all__ = ["FallbackError", "FusionError", "OptionError", "Options", "VerifyError"]
+__all__ = ["FallbackError", "FusionError", "OptionError", "Options", "VerifyError", "compile", "explain"]

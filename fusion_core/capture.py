@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._dynamo.utils import counters
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
@@ -100,3 +103,20 @@ def _copied_inputs(module: GraphModule) -> frozenset[int]:
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     copies = [n for n in module.graph.nodes if n.target is torch.ops.aten.copy_.default]
     return frozenset(placeholders.index(c.args[0]) for c in copies if c.args[0] in placeholders)
+
+
+def reset_compiler() -> None:
+    """Forgets everything that Dynamo has compiled in this process."""
+    torch._dynamo.reset()
+
+
+@contextmanager
+def collected_graph_breaks() -> Iterator[list[str]]:
+    """Yields a list that holds, after the block, the reason of every graph break that occurred in it."""
+    before = dict(counters["graph_break"])
+    breaks: list[str] = []
+    try:
+        yield breaks
+    finally:
+        for reason, count in counters["graph_break"].items():
+            breaks += [reason.splitlines()[0]] * (count - before.get(reason, 0))

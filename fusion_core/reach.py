@@ -41,6 +41,14 @@ def walk(roots: Mapping[str, object]) -> list[Reached]:
     return walker.found
 
 
+def objects(roots: Mapping[str, object]) -> list[object]:
+    """Returns every container and object that `walk` enters."""
+    walker = _Walker()
+    for path, root in roots.items():
+        walker.visit(path, root)
+    return list(walker.entered.values())
+
+
 def globals_of(function: Callable[..., Any]) -> dict[str, object]:
     """Returns the module globals that the function's code, nested code included, loads by name."""
     code = getattr(function, "__code__", None)
@@ -64,7 +72,7 @@ class _Walker:
     def __init__(self) -> None:
         self.found: list[Reached] = []
         self._paths: set[str] = set()
-        self._entered: dict[int, object] = {}  # keeps what was entered alive, so that an id means one object
+        self.entered: dict[int, object] = {}  # keeps what was entered alive, so that an id means one object
         self._tensor_paths: dict[int, str] = {}
 
     def visit(self, path: str, root: object) -> None:
@@ -74,8 +82,8 @@ class _Walker:
             where, value = stack.pop()
             if isinstance(value, torch.Tensor):
                 stack.extend(reversed(list(self._add_tensor(where, value))))
-            elif not isinstance(value, _ATOMS) and id(value) not in self._entered:
-                self._entered[id(value)] = value
+            elif not isinstance(value, _ATOMS) and id(value) not in self.entered:
+                self.entered[id(value)] = value
                 stack.extend(reversed(list(self._children(where, value))))
 
     def _add_tensor(self, path: str, tensor: torch.Tensor) -> Iterator[tuple[str, object]]:

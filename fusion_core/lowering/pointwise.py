@@ -59,6 +59,9 @@ _MORE = (
     aten.leaky_relu.default,
     aten.hardtanh.default,
     aten.threshold.default,
+    aten.full_like.default,
+    aten.zeros_like.default,
+    aten.ones_like.default,
     torch.ops.prims.fma.default,
 )
 

@@ -1,0 +1,122 @@
+"""`fusion_core.compile` and `fusion_core.explain`: the convenient front of the backend."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from fusion_core import reach
+from fusion_core.backend import CompiledGraph
+from fusion_core.capture import collected_graph_breaks, reset_compiler
+from fusion_core.examine import Explanation, GraphReport, explanation
+from fusion_core.options import parse_options
+
+
+def compile(  # noqa: A001 - the name of the public interface, as in torch.compile
+    function: Callable[..., Any], *, dynamic: bool | None = None, **options: Any
+) -> Callable[..., Any]:
+    """Returns `function` compiled with this backend; `options` are those of `fusion_core.Options`.
+
+    Raises OptionError at once for an unknown option.
+    """
+    parse_options(options)
+    compiled: Callable[..., Any] = torch.compile(function, backend="fusion_core", dynamic=dynamic, options=options)
+    return compiled
+
+
+def explain(
+    function: Callable[..., Any], *args: Any, run: bool = True, dynamic: bool | None = None, **kwargs: Any
+) -> Explanation:
+    """Compiles `function`, calls it on the arguments, and returns what was done.
+
+    Everything that the function reaches through arguments, closures, bound objects and globals is put back afterwards:
+    bytes, optimizer state keys, gradients, version counters and random state. With `run=False` nothing is executed and
+    only the first graph is reported.
+    """
+    reports: list[GraphReport] = []
+    roots = {"function": function, "args": args, "kwargs": kwargs}
+    backend = _recording_backend(reports, run=run)
+    with _unchanged(roots), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reset_compiler()
+        with collected_graph_breaks() as breaks:
+            try:
+                torch.compile(function, backend=backend, dynamic=dynamic)(*args, **kwargs)
+            except _StopError:
+                pass
+            finally:
+                reset_compiler()
+    return explanation(reports, breaks, "reference")
+
+
+class _StopError(BaseException):
+    """Leaves the function before its first compiled graph would run."""
+
+
+def _recording_backend(reports: list[GraphReport], *, run: bool) -> Callable[..., Any]:
+    options = parse_options({})
+
+    def record(module: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        compiled = CompiledGraph(module, example_inputs, options, reports.append)
+        return compiled if run else functools.partial(_stop)
+
+    return record
+
+
+def _stop(*_args: Any) -> Any:
+    raise _StopError
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    tensor: torch.Tensor
+    storage: torch.UntypedStorage
+    contents: torch.Tensor
+    version: int | None
+    grad: torch.Tensor | None
+
+
+@contextmanager
+def _unchanged(roots: Mapping[str, object]) -> Iterator[None]:
+    """Puts back bytes, gradients, version counters, optimizer state keys and random state of all that `roots` reach."""
+    saved = [_save(r.tensor) for r in reach.walk(roots) if r.tensor.layout is torch.strided]
+    optimizers = [o for o in reach.objects(roots) if isinstance(o, torch.optim.Optimizer)]
+    keys = [(o, list(o.state)) for o in optimizers]
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        for optimizer, known in keys:
+            for key in [k for k in optimizer.state if not any(k is old for old in known)]:
+                del optimizer.state[key]
+        for entry in saved:
+            _restore(entry)
+
+
+def _save(tensor: torch.Tensor) -> _Saved:
+    storage = tensor.untyped_storage()
+    contents = _bytes(storage).clone()
+    version = None if tensor.is_inference() else tensor._version
+    return _Saved(tensor, storage, contents, version, tensor.grad if tensor.is_leaf else None)
+
+
+def _restore(entry: _Saved) -> None:
+    with torch.no_grad():
+        if entry.storage.nbytes() == entry.contents.numel():
+            _bytes(entry.storage).copy_(entry.contents)
+    if entry.version is not None and entry.tensor._version != entry.version:
+        torch._C._autograd._unsafe_set_version_counter((entry.tensor,), (entry.version,))
+    if entry.tensor.is_leaf and entry.tensor.grad is not entry.grad:
+        entry.tensor.grad = entry.grad
+
+
+def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
