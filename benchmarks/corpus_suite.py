@@ -27,6 +27,8 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("case", cases, ids=[c.id for c in cases])
 
 
+# Dynamo leaves these frames to Python whatever the backend (`Tensor.retain_grad` on an input), so nothing is compiled.
+LEFT_TO_EAGER = {"grad_retain_grad_inside"}
 BOUNDS = {"peak_ratio": "max_peak_ratio", "peak_extra": "max_peak_delta", "recompiles": "max_recompiles"}
 
 
@@ -41,6 +43,7 @@ def test_case(case, fusion_check, fusion_device):
         drive=lambda f, arguments: case.drive(f, arguments),
         raises=Exception if case.raises else None,
         dynamic=case.dynamic,
+        allow_fallback=case.id in LEFT_TO_EAGER,
         **tolerance,
         **bounds,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._dynamo.utils import counters
 from torch._guards import TracingContext
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from fusion_core.errors import FusionError
 
@@ -33,6 +34,8 @@ class Captured:
     written: frozenset[int]
 
 
+_INPLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"})
+
 CompileGraph = Callable[[Captured], Callable[[list[Any]], Any]]
 
 
@@ -40,18 +43,81 @@ class AotRefusalError(Exception):
     """AOTAutograd cannot trace this graph; `__cause__` is its error."""
 
 
+def unsound_write(module: GraphModule) -> str:
+    """Returns why functionalization would compute wrong numbers for this Dynamo graph, or an empty string.
+
+    Torch undoes a view by adding up (`expand`) or by scattering into zeros (`unfold`); a write through memory that overlaps
+    itself, or through windows with gaps, then changes other elements than eager's.
+    """
+    for node in module.graph.nodes:
+        target = _written_node(node)
+        if target is None:
+            continue
+        value = target.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and _overlaps_itself(value):
+            return f"{node.target} writes through a view that overlaps itself"
+        if _comes_from_unfold(target):
+            return f"{node.target} writes through an unfold view"
+    return ""
+
+
+def _written_node(node: Node) -> Node | None:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    first = node.args[0] if node.args else None
+    if not isinstance(first, Node) or node.op not in ("call_method", "call_function"):
+        return None
+    in_place = name.endswith("_") and not name.endswith("__")
+    if in_place or node.target is operator.setitem or name in _INPLACE_OPERATORS or node.kwargs.get("inplace"):
+        return first
+    return None
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """True if two elements may share an address, by the order of strides; false for symbolic sizes, which torch guards."""
+    dims = [(st, sz) for sz, st in zip(tensor.shape, tensor.stride(), strict=True) if type(sz) is int and sz > 1]
+    if any(type(stride) is not int for stride, _ in dims):
+        return False
+    reach = 0
+    for stride, size in sorted(dims):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def _comes_from_unfold(node: Node) -> bool:
+    while node.op in ("call_method", "call_function") and node.args and isinstance(node.args[0], Node):
+        if "unfold" in str(node.target):
+            return True
+        value, source = node.meta.get("example_value"), node.args[0].meta.get("example_value")
+        if not (isinstance(value, torch.Tensor) and isinstance(source, torch.Tensor) and _same_storage(value, source)):
+            return False
+        node = node.args[0]
+    return False
+
+
+def _same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
+    strided = a.layout is torch.strided and b.layout is torch.strided
+    return strided and a.untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
 def compile_through_aot(
     module: GraphModule, example_inputs: list[Any], compile_graph: CompileGraph
 ) -> tuple[Callable[..., Any], frozenset[int]]:
     """Returns the compiled callable and the positions of the inputs that it writes.
 
-    Raises AotRefusalError where AOTAutograd does not support the graph; errors of `compile_graph` pass through.
+    Raises AotRefusalError where AOTAutograd does not support the graph, or would compile it to something else; errors of
+    `compile_graph` pass through.
     """
+    reason = unsound_write(module)
+    if reason:
+        raise AotRefusalError(reason)
     written: set[int] = set()
+    expected = len(example_inputs) + len(list(module.parameters())) + len(list(module.buffers()))
 
     def forward(kind: str) -> Callable[[GraphModule, list[Any]], Any]:
         def compile_one(graph_module: GraphModule, _inputs: list[Any]) -> Any:
-            captured = _captured(graph_module, kind)
+            captured = _captured(graph_module, kind, expected)
             written.update(captured.written)
             return make_boxed_func(_unpacking(compile_graph(captured)))
 
@@ -70,7 +136,7 @@ def compile_through_aot(
     )
     try:
         compiled = backend(module, example_inputs)
-    except FusionError:
+    except (FusionError, AotRefusalError):
         raise
     except Exception as error:
         raise AotRefusalError(str(error)) from error
@@ -84,7 +150,7 @@ def _unpacking(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
     return call
 
 
-def _captured(module: GraphModule, kind: str) -> Captured:
+def _captured(module: GraphModule, kind: str, expected_inputs: int) -> Captured:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None:
@@ -95,6 +161,9 @@ def _captured(module: GraphModule, kind: str) -> Captured:
         for position, info in enumerate(metadata.output_info)
         if info.output_type.name in ("alias_of_input", "is_input")
     }
+    if rebuilt and len(metadata.input_info) < expected_inputs:
+        # AOTAutograd replays such an output's views on the merged input, without the offset of the view that it was.
+        raise AotRefusalError("an output is a view of one of several inputs that share memory")
     written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data}
     return Captured(module, kind, frozenset(rebuilt), frozenset(written))
 

@@ -344,8 +344,8 @@ def check_compiled(eager: Observation, other: Observation, spec: Spec) -> list[F
     """Something was compiled and ran; otherwise eager was compared with itself."""
     del eager
     done = other.compilation
-    if spec.allow_fallback or done is None:
-        return []
+    if spec.allow_fallback or done is None or other.error is not None:
+        return []  # a program that raises may do so while it is traced
     if done.is_same_function:
         return [Finding("compiled", "program", "the compiler returned the function that it was given")]
     if done.graphs == 0:

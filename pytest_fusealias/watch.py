@@ -64,7 +64,11 @@ class Watch(TorchDispatchMode):
             if key not in self._created:
                 self.unnamed_writes.append(f"{func} at {_user_line()}")
             return
-        mask = self._written.setdefault(key, torch.zeros(storage.nbytes(), dtype=torch.bool))
+        mask = self._written.get(key)
+        if mask is None or mask.numel() < storage.nbytes():  # resize_ made it grow
+            grown = torch.ones(storage.nbytes(), dtype=torch.bool) if mask is not None else None
+            mask = torch.zeros(storage.nbytes(), dtype=torch.bool) if grown is None else grown
+            self._written[key] = mask
         if func.overloadpacket.__name__ in _WHOLE_STORAGE:
             mask.fill_(True)
         else:

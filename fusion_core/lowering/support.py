@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from fusion_core.alias import tensor_of
 from fusion_core.lowering.pointwise import ROWS
+from fusion_core.lowering.types import fake, same_layout, static_strides
 
 MAX_RANK = 8  # nvFuser's limit
 
@@ -50,7 +51,7 @@ def _reason(node: Node) -> str:
     if any(t is None for t in operands):
         return "a size or scalar is only known at run time"
     tensors = [result, *(t for t in operands if t is not None)]
-    return _tensor_reason(tensors) or _argument_reason(node, row.kind)
+    return _tensor_reason(tensors) or _argument_reason(node, row.kind) or _layout_reason(node, row.kind)
 
 
 def _tensor_reason(tensors: list[torch.Tensor]) -> str:
@@ -69,6 +70,14 @@ def _tensor_reason(tensors: list[torch.Tensor]) -> str:
     if not any(t.device == result.device for t in tensors[1:]):
         return "no operand on the result's device"
     return ""
+
+
+def _layout_reason(node: Node, kind: str) -> str:
+    """A copy into another layout needs sizes; pointwise operators make eager's layout by themselves."""
+    result, operand = fake(node), fake(node.all_input_nodes[-1])
+    if kind == "apply" or static_strides(result) is not None or same_layout(result, operand):
+        return ""
+    return "its layout is only known at run time"
 
 
 def _argument_reason(node: Node, kind: str) -> str:

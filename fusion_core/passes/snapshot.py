@@ -30,6 +30,9 @@ def snapshot_outputs(graph: Graph, rebuilt: frozenset[int]) -> Graph:
                 clones[old] = _clone_before(copied, new[old], new[written[facts.storage[old]]])
             values[position] = clones[old]
     output.args = (tuple(values),)
+    for node in copied.nodes:
+        if node.target is torch.ops.aten.copy_.default and node.users:
+            node.replace_all_uses_with(node.args[0])  # its result is its target
     return copied
 
 
