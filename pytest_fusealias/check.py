@@ -45,7 +45,7 @@ def check(factory: Callable[[], Program], spec: Spec) -> Verdict:
     results = [decide(name, found, spec, compiler.name) for name, found in findings.items()]
     return Verdict(
         backend=compiler.name,
-        checks=tuple(_with_doubts(results, eager, control, spec)),
+        checks=tuple(_with_doubts(results, eager, control, compiled, spec)),
         refused=eager.error is None and compiled.error is not None,
         graphs=compiled.compilation.graphs if compiled.compilation else None,
         tensors=len(eager.tensors),
@@ -105,11 +105,11 @@ def _require_deterministic(eager: Observation, control: Observation, spec: Spec)
 
 
 def _with_doubts(
-    results: list[CheckResult], eager: Observation, control: Observation, spec: Spec
+    results: list[CheckResult], eager: Observation, control: Observation, compiled: Observation, spec: Spec
 ) -> Iterator[CheckResult]:
     """Turns passes that rest on nothing into NOT-MEASURED, and adds what was asked for but cannot be measured."""
     for result in results:
-        reason = _doubt(result, eager, control, spec)
+        reason = _doubt(result, eager, control, compiled, spec)
         if reason and result.outcome is Outcome.PASS and not result.expected_failure:
             yield dataclasses.replace(result, outcome=Outcome.NOT_MEASURED, reason=reason)
         else:
@@ -120,12 +120,17 @@ def _with_doubts(
             yield CheckResult(kind, Outcome.NOT_MEASURED, (), f"{name} is not measured by this version")
 
 
-def _doubt(result: CheckResult, eager: Observation, control: Observation, spec: Spec) -> str:
+def _doubt(
+    result: CheckResult, eager: Observation, control: Observation, compiled: Observation, spec: Spec
+) -> str:
     if eager.error is not None and spec.raises is None and result.check == "values":
         error = f"{eager.error.type_name} ({eager.error.message})"
         return f"eager raises {error}, so there are no values; if it must raise, declare raises={eager.error.type_name}"
     if control.unnamed_writes and result.check == "mutation":
         return f"eager writes a tensor that no argument, state, closure or global names: {control.unnamed_writes[0]}"
+    done = compiled.compilation
+    if result.check == "compiled" and done is not None and done.graphs is None and not spec.allow_fallback:
+        return "this compiler does not use Dynamo and gives no count, so a silent eager fallback would look the same"
     return ""
 
 

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import functools
 import inspect
+import logging
 import sys
 import warnings
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class Compiled:
         self._compiler = compiler
         self._function = function
         self._counts = _Counts()
+        self._graphs_before = _graphs_in_process()
         if compiler.takes_function:
             self.call = compiler.target(function)
         else:
@@ -97,7 +99,8 @@ class Compiled:
         """Returns what has been compiled and run so far."""
         if not self._compiler.takes_function:
             return Compilation(self._counts.graphs, self._counts.executions)
-        return Compilation(is_same_function=self.call is self._function)
+        graphs = _graphs_in_process() - self._graphs_before  # zero proves nothing: it may not use Dynamo
+        return Compilation(graphs=graphs or None, is_same_function=self.call is self._function)
 
     def _backend(self) -> Callable[..., Any]:
         target, counts = self._compiler.target, self._counts
@@ -118,10 +121,29 @@ class Compiled:
 
 
 @contextlib.contextmanager
+def _quiet_trace_log() -> Iterator[None]:
+    """Keeps torch's structured trace, a line for every tensor of every graph, out of pytest's log capture."""
+    trace = logging.getLogger("torch.__trace")
+    capturing = [h for h in trace.handlers if type(h).__module__.startswith("_pytest")]
+    for handler in capturing:
+        trace.removeHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in capturing:
+            trace.addHandler(handler)
+
+
+def _graphs_in_process() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+
+
+@contextlib.contextmanager
 def compile_session(compiler: Compiler, *, eager_rng: bool) -> Iterator[None]:
     """A fresh compiler state, eager's random stream where the compiler offers it, and no compiler chatter."""
     torch._dynamo.reset()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet_trace_log())
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         if eager_rng and ("inductor" in compiler.name or "torch._inductor.config" in sys.modules):

@@ -59,16 +59,16 @@ _MORE = (
     aten.leaky_relu.default,
     aten.hardtanh.default,
     aten.threshold.default,
-    aten.full_like.default,
-    aten.zeros_like.default,
-    aten.ones_like.default,
     torch.ops.prims.fma.default,
 )
+
+# Constants of another tensor's shape; they fuse into their readers, and are pointless as kernels of their own.
+CREATIONS = frozenset({aten.full_like.default, aten.zeros_like.default, aten.ones_like.default})
 
 ROWS: dict[Any, Row] = {
     **{getattr(aten, name).default: Row() for name in (*_UNARY, *_BINARY_DEFAULT)},
     **{getattr(getattr(aten, name), o): Row() for name in _TENSOR_OR_SCALAR for o in ("Tensor", "Scalar")},
-    **{target: Row() for target in _MORE},
+    **{target: Row() for target in (*_MORE, *CREATIONS)},
     aten.clone.default: Row("identity"),
     aten.copy.default: Row("convert", operand=1),
     aten._to_copy.default: Row("convert"),

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from fusion_core.alias import tensor_of
-from fusion_core.lowering.pointwise import ROWS
+from fusion_core.lowering.pointwise import CREATIONS, ROWS
 from fusion_core.lowering.types import fake, same_layout, static_strides
 
 MAX_RANK = 8  # nvFuser's limit
@@ -47,6 +47,8 @@ def _reason(node: Node) -> str:
     result = tensor_of(node)
     if result is None:
         return "its result is no single tensor"
+    if node.target in CREATIONS and not all(u.target in ROWS for u in node.users):
+        return "a constant tensor that is needed as such"
     operands = [tensor_of(n) for n in node.all_input_nodes]
     if any(t is None for t in operands):
         return "a size or scalar is only known at run time"
