@@ -71,13 +71,18 @@ def page(results, backends, count, command):
     for backend in backends:
         mine = [(n, v) for b, n, v in results if b == backend]
         judged = [(n, v) for n, v in mine if not isinstance(v, str)]
-        strong = [(n, c, f) for n, v in judged for c in v.failures for f in c.findings if f.strong]
+        strong = [(n, c, f) for n, v in judged if not v.refused for c in v.failures for f in c.findings if f.strong]
+        refused = [(n, f) for n, v in judged if v.refused for f in v["raises"].findings]
         weak = collections.Counter(f"{f.check}: {f.text.split(':')[0]}" for _, v in judged for f in v.weak)
         yield f"## {backend}"
         yield ""
-        yield f"{count} operators, {len(mine)} programs, {len(judged)} judged, {len(strong)} strong findings, {weak.total()} weak"
+        yield (
+            f"{count} operators, {len(mine)} programs, {len(judged)} judged, {len(strong)} strong findings, {weak.total()} weak, "
+            f"{len(refused)} refused by the backend"
+        )
         yield ""
         yield from (f"* strong: {name}: {c.check}: {f.path}: {f.text}" for name, c, f in strong)
+        yield from (f"* refused: {name}: {f.text}" for name, f in refused)
         yield from (f"* weak x{n}: {text}" for text, n in weak.most_common())
         yield from (f"* {name}: {v}" for name, v in mine if isinstance(v, str))
         yield ""

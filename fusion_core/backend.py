@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fusion_core.alias import analyze
-from fusion_core.capture import AotRefusalError, Captured, compile_through_aot
+from fusion_core.capture import AotRefusalError, Captured, Compiled, compile_through_aot
 from fusion_core.errors import FallbackError
 from fusion_core.examine import GraphReport
 from fusion_core.executors.base import Kernel
@@ -17,7 +18,7 @@ from fusion_core.executors.reference import ReferenceExecutor
 from fusion_core.lowering.build import Lowered, lower
 from fusion_core.lowering.support import Unsupported, refusal
 from fusion_core.options import Options, parse_options
-from fusion_core.overlap import Pattern, overlap_pattern, shares_foreign_memory
+from fusion_core.overlap import Pattern, overlap_pattern
 from fusion_core.partition import COPY_, Component, partition
 from fusion_core.passes.dce import remove_dead_code
 from fusion_core.passes.expand_foreach import expand_foreach
@@ -59,30 +60,30 @@ class CompiledGraph:
         self._record = record
         self._kernels = KernelCache(options)
         self._plans: dict[Pattern, Callable[..., Any]] = {}
-        self._first, self._written = self._compile(example_inputs)
-        self._addresses: tuple[int, ...] = ()
-        self._current = self._first
+        self._first = self._compile(example_inputs)
+        self._addresses: tuple[Any, ...] = ()
+        self._current = self._first.call
 
     def __call__(self, *arguments: Any) -> Any:
         """Runs the plan for the overlap of these arguments, compiling it if it is new."""
-        if not self._written:
-            return self._first(*arguments)
-        addresses = tuple(a.data_ptr() if hasattr(a, "data_ptr") else a for a in arguments)
+        if not self._first.written:
+            return self._first.call(*arguments)
+        addresses = tuple(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments)
         if addresses != self._addresses:
             self._current = self._plan_for(arguments)
             self._addresses = addresses
         return self._current(*arguments)
 
     def _plan_for(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        pattern = overlap_pattern(arguments, self._written)
-        if not self._plans:
-            self._plans[pattern] = self._first  # compiled from these very arguments
+        pattern = overlap_pattern(arguments, self._first.written)
         if pattern not in self._plans:
-            foreign = shares_foreign_memory(pattern)
-            self._plans[pattern] = self._module if foreign else self._compile(list(arguments))[0]
+            # The first call passes the very arguments that the first plan was compiled for.
+            compiled = self._compile(list(arguments)) if self._plans else self._first
+            blind = bool(pattern.places) and (pattern.foreign or not compiled.merged)
+            self._plans[pattern] = self._module if blind else compiled.call
         return self._plans[pattern]
 
-    def _compile(self, example_inputs: list[Any]) -> tuple[Callable[..., Any], frozenset[int]]:
+    def _compile(self, example_inputs: list[Any]) -> Compiled:
         try:
             return compile_through_aot(self._module, example_inputs, self._compile_graph)
         except AotRefusalError as error:
@@ -91,7 +92,7 @@ class CompiledGraph:
             whole = Unsupported("the whole graph", f"AOTAutograd refuses it: {str(error)[:200]}", "")
             if self._record is not None:
                 self._record(GraphReport("inference", (), (whole,), ()))
-            return self._module, frozenset()
+            return Compiled(self._module)
 
     def _compile_graph(self, captured: Captured) -> Callable[[list[Any]], Any]:
         run, report = compile_graph(captured, self._options, self._kernels)

@@ -25,13 +25,24 @@ class Captured:
     """One aten graph. `kind` is `inference`, `forward` or `backward`.
 
     `rebuilt` are the output positions that alias an input: the host makes them from the input, so that their values
-    need no memory. `written` are the positions of inputs that the call as a whole writes.
+    need no memory. `written` are the positions of inputs that the call as a whole writes. `merged` tells that inputs which
+    share memory were replaced by one base.
     """
 
     module: GraphModule
     kind: str
-    rebuilt: frozenset[int]
-    written: frozenset[int]
+    rebuilt: frozenset[int] = frozenset()
+    written: frozenset[int] = frozenset()
+    merged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled Dynamo graph; `written` are positions of its inputs (all of them where inputs were merged)."""
+
+    call: Callable[..., Any]
+    written: frozenset[int] = frozenset()
+    merged: bool = False
 
 
 _INPLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"})
@@ -103,8 +114,8 @@ def _same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def compile_through_aot(
     module: GraphModule, example_inputs: list[Any], compile_graph: CompileGraph
-) -> tuple[Callable[..., Any], frozenset[int]]:
-    """Returns the compiled callable and the positions of the inputs that it writes.
+) -> Compiled:
+    """Returns the compiled callable, the positions of the inputs that it writes, and whether inputs were merged.
 
     Raises AotRefusalError where AOTAutograd does not support the graph, or would compile it to something else; errors of
     `compile_graph` pass through.
@@ -113,18 +124,20 @@ def compile_through_aot(
     if reason:
         raise AotRefusalError(reason)
     written: set[int] = set()
+    merged: list[bool] = []
     expected = len(example_inputs) + len(list(module.parameters())) + len(list(module.buffers()))
 
     def forward(kind: str) -> Callable[[GraphModule, list[Any]], Any]:
         def compile_one(graph_module: GraphModule, _inputs: list[Any]) -> Any:
             captured = _captured(graph_module, kind, expected)
             written.update(captured.written)
+            merged.append(captured.merged)
             return make_boxed_func(_unpacking(compile_graph(captured)))
 
         return compile_one
 
     def backward(graph_module: GraphModule, _inputs: list[Any]) -> Any:
-        captured = Captured(graph_module, "backward", frozenset(), frozenset())
+        captured = Captured(graph_module, "backward")
         return make_boxed_func(_unpacking(compile_graph(captured)))
 
     backend = aot_autograd(
@@ -140,7 +153,9 @@ def compile_through_aot(
         raise
     except Exception as error:
         raise AotRefusalError(str(error)) from error
-    return compiled, frozenset(written)
+    if any(merged):
+        return Compiled(compiled, frozenset(range(len(example_inputs))), merged=True)
+    return Compiled(compiled, frozenset(written))
 
 
 def _unpacking(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
@@ -154,18 +169,19 @@ def _captured(module: GraphModule, kind: str, expected_inputs: int) -> Captured:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None:
-        return Captured(module, kind, frozenset(), _copied_inputs(module))
+        return Captured(module, kind, written=_copied_inputs(module))
     first = metadata.num_mutated_inp_runtime_indices
     rebuilt = {
         first + position
         for position, info in enumerate(metadata.output_info)
         if info.output_type.name in ("alias_of_input", "is_input")
     }
-    if rebuilt and len(metadata.input_info) < expected_inputs:
+    merged = len(metadata.input_info) < expected_inputs
+    if rebuilt and merged:
         # AOTAutograd replays such an output's views on the merged input, without the offset of the view that it was.
         raise AotRefusalError("an output is a view of one of several inputs that share memory")
     written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data}
-    return Captured(module, kind, frozenset(rebuilt), frozenset(written))
+    return Captured(module, kind, frozenset(rebuilt), frozenset(written), merged)
 
 
 def _copied_inputs(module: GraphModule) -> frozenset[int]:

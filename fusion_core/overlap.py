@@ -1,58 +1,129 @@
-"""How do the arguments of one call overlap? The key under which plans are kept."""
+"""Which bytes do two tensors share? And how do the arguments of one call overlap, the key under which plans are kept?
+
+Exact, from address, shape and byte strides; memory is never read. Torch's own predicates are too coarse here:
+`_is_alias_of` compares storages, so it misses memory shared through numpy or dlpack and calls disjoint columns aliases;
+`_base` is absent after `detach`. `numpy.shares_memory` on a description of the memory decides exactly, also for device
+addresses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-Pattern = tuple[Any, ...]
+# Candidate solutions that numpy may look at before it gives up; beyond it two tensors count as overlapping.
+MAX_WORK = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """The bytes of one tensor: `[start, stop)` is its extent, `dims` are (size, byte stride) in canonical form."""
+
+    device: str
+    start: int
+    stop: int
+    dims: tuple[tuple[int, int], ...]
+
+
+def geometry(tensor: torch.Tensor) -> Geometry | None:
+    """Returns the tensor's bytes, or None where it has no strided memory (sparse, fake, empty)."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.numel() == 0:
+        return None
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:  # wrapper subclasses own no memory
+        return None
+    if start == 0:
+        return None
+    item = tensor.element_size()
+    dims = _canonical([*zip(tensor.shape, (s * item for s in tensor.stride()), strict=True), (item, 1)])
+    stop = start + sum((size - 1) * stride for size, stride in dims) + 1
+    return Geometry(str(tensor.device), start, stop, dims)
+
+
+def _canonical(dims: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Drops dims that add no bytes and merges those that walk on where the next inner one ends."""
+    merged: list[tuple[int, int]] = []
+    for size, stride in sorted((d for d in dims if d[0] > 1 and d[1] > 0), key=lambda d: d[1]):
+        if merged and stride == merged[-1][0] * merged[-1][1]:
+            merged[-1] = (merged[-1][0] * size, merged[-1][1])
+        else:
+            merged.append((size, stride))
+    return tuple(reversed(merged))
+
+
+class _Description:
+    """The array interface of a geometry: what numpy needs to reason about memory without touching it."""
+
+    def __init__(self, geom: Geometry) -> None:
+        self.__array_interface__ = {
+            "data": (geom.start, True),
+            "shape": tuple(size for size, _ in geom.dims),
+            "strides": tuple(stride for _, stride in geom.dims),
+            "typestr": "|V1",
+            "version": 3,
+        }
+
+
+def overlap(a: Geometry, b: Geometry) -> str:
+    """Returns `none`, `partial` or `full` (the same bytes)."""
+    if a.device != b.device or a.start >= b.stop or b.start >= a.stop:
+        return "none"
+    if a.start == b.start and a.dims == b.dims:
+        return "full"
+    try:
+        shares = np.shares_memory(
+            np.asarray(_Description(a)), np.asarray(_Description(b)), max_work=MAX_WORK
+        )
+    except np.exceptions.TooHardError:
+        shares = True
+    return "partial" if shares else "none"
+
+
+def overlapping_pairs(geometries: Mapping[Any, Geometry]) -> Iterator[tuple[Any, Any, str]]:
+    """Yields every pair of keys whose bytes overlap, the one with the lower address first, and how.
+
+    Sweeps over sorted extents, so that disjoint tensors cost n log n and only near ones are compared.
+    """
+    active: list[tuple[Any, Geometry]] = []
+    for key, geom in sorted(geometries.items(), key=lambda entry: (entry[1].device, entry[1].start)):
+        active = [e for e in active if e[1].device == geom.device and e[1].stop > geom.start]
+        for other, other_geom in active:
+            kind = overlap(other_geom, geom)
+            if kind != "none":
+                yield other, key, kind
+        active.append((key, geom))
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """How written arguments overlap others: `places` are the geometry of all that do.
+
+    `foreign` tells that two of them belong to different storages (numpy, dlpack), where torch's capture sees no alias.
+    """
+
+    places: tuple[Any, ...] = ()
+    foreign: bool = False
 
 
 def overlap_pattern(arguments: tuple[Any, ...], written: frozenset[int]) -> Pattern:
-    """Returns () where no written argument may share bytes with another, else the geometry of those that do.
-
-    Extents are compared, not elements: interleaved views count as overlapping, which costs a plan and no correctness.
-    """
-    extents = sorted(_extents(arguments))
-    pairs: set[tuple[int, int]] = set()
-    active: list[tuple[str, int, int, int]] = []
-    for entry in extents:
-        device, start, _, index = entry
-        active = [a for a in active if a[0] == device and a[2] > start]
-        pairs.update((a[3], index) for a in active if a[3] in written or index in written)
-        active.append(entry)
+    """Returns the pattern of a call; an empty one where no written argument shares a byte with another."""
+    tensors = {i: a for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
+    known = {i: geom for i, a in tensors.items() if (geom := geometry(a)) is not None}
+    pairs = [(i, j) for i, j, _ in overlapping_pairs(known) if i in written or j in written]
     if not pairs:
-        return ()
-    base = {i: arguments[i].untyped_storage().data_ptr() for pair in pairs for i in pair}
+        return Pattern()
+    base = {i: tensors[i].untyped_storage().data_ptr() for pair in pairs for i in pair}
     groups = {address: number for number, address in enumerate(dict.fromkeys(base.values()))}
-    foreign = any(base[i] != base[j] for i, j in pairs)
-    return (foreign, *(_place(i, groups[base[i]], arguments[i]) for i in sorted(base)))
-
-
-def _extents(arguments: tuple[Any, ...]) -> Iterator[tuple[str, int, int, int]]:
-    for index, tensor in enumerate(arguments):
-        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.numel() == 0:
-            continue
-        start = tensor.data_ptr()
-        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        yield str(tensor.device), start, start + (last + 1) * tensor.element_size(), index
+    places = tuple(_place(i, groups[base[i]], tensors[i]) for i in sorted(base))
+    return Pattern(places, foreign=any(base[i] != base[j] for i, j in pairs))
 
 
 def _place(index: int, group: int, tensor: torch.Tensor) -> tuple[Any, ...]:
     storage = tensor.untyped_storage()
-    return (
-        index,
-        group,
-        tensor.data_ptr() - storage.data_ptr(),
-        storage.nbytes(),
-        tuple(tensor.shape),
-        tensor.stride(),
-        tensor.dtype,
-    )
-
-
-def shares_foreign_memory(pattern: Pattern) -> bool:
-    """True if overlapping arguments belong to different storages (numpy, dlpack): torch's capture sees no alias there."""
-    return bool(pattern and pattern[0])
+    offset = tensor.data_ptr() - storage.data_ptr()
+    return (index, group, offset, storage.nbytes(), tuple(tensor.shape), tensor.stride(), tensor.dtype)

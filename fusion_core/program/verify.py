@@ -1,7 +1,7 @@
 """Proof obligations of a FusionProgram before an executor may see it.
 
 The rule numbers are those under which nvFuser's silent failures were measured: R1 one typed source per target, R2 an
-aliased value is no output, R3 no reader at another index than the write's, R5 outputs are fresh memory, R7 nothing else
+aliased value is no output, R3 no reader at another index than the write's, R4 no source in another written input, R5 outputs are fresh memory, R7 nothing else
 overlaps a written input.
 """
 
@@ -18,6 +18,7 @@ def verify(program: FusionProgram) -> FusionProgram:
     _check_r1(program)
     _check_r2(program)
     _check_r3(program)
+    _check_r4(program)
     _check_r5(program)
     _check_r7(program)
     return program
@@ -92,6 +93,15 @@ def _check_r3(program: FusionProgram) -> None:
         if reader is not None:
             text = f"is written while {reader.name} (%{reader.result.index}) reads it at other indices"
             raise VerifyError("R3", f"%{pair.target.index}", reader.line or pair.line, text)
+
+
+def _check_r4(program: FusionProgram) -> None:
+    written = {p.target for p in program.aliases}
+    for pair in program.aliases:
+        last = _meta_chain(program, pair.source)[-1]
+        if last in written and last != pair.target:
+            text = f"is the old value of %{last.index}, which is written too"
+            raise VerifyError("R4", f"%{pair.source.index}", pair.line, text)
 
 
 def _check_r5(program: FusionProgram) -> None:
