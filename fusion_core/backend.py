@@ -23,6 +23,7 @@ from fusion_core.partition import COPY_, Component, partition
 from fusion_core.passes.dce import remove_dead_code
 from fusion_core.passes.expand_foreach import expand_foreach
 from fusion_core.passes.hoist_copies import hoist_copies
+from fusion_core.passes.normalize_copies import normalize_copies
 from fusion_core.passes.snapshot import snapshot_outputs
 from fusion_core.program.ir import FusionProgram
 from fusion_core.program.verify import verify
@@ -122,6 +123,7 @@ def compile_graph(
     """Returns the plan of one aten graph and the report on it: the stages of a compilation in order."""
     clock = _Clock()
     graph = expand_foreach(captured.module.graph)
+    graph = normalize_copies(graph)
     graph = snapshot_outputs(graph, captured.rebuilt)
     graph = remove_dead_code(graph)
     graph = hoist_copies(graph)

@@ -1,0 +1,203 @@
+"""Real programs: optimizers, caches, norms, dropout, training; lowered or eager, equal either way."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from equal import assert_equal, ramp
+
+from fusion_core import explain
+from pytest_fusealias.build import Program
+from pytest_fusealias.check import check
+from pytest_fusealias.model import Outcome, Spec
+
+# The 148 parameter shapes of a GPT-2 small, narrowed so that the step takes milliseconds on a laptop.
+WIDTH = 8
+GPT2_SHAPES = [(32, WIDTH), (16, WIDTH)]
+for _ in range(12):
+    GPT2_SHAPES += [(WIDTH,), (WIDTH,), (WIDTH, 3 * WIDTH), (3 * WIDTH,), (WIDTH, WIDTH), (WIDTH,)]
+    GPT2_SHAPES += [(WIDTH,), (WIDTH,), (WIDTH, 4 * WIDTH), (4 * WIDTH,), (4 * WIDTH, WIDTH), (WIDTH,)]
+GPT2_SHAPES += [(WIDTH,), (WIDTH,)]
+
+
+def make_optimizer(kind, shapes=((3, 2), (4,), (2, 2, 2)), **options):
+    parameters = [torch.nn.Parameter(torch.randn(s)) for s in shapes]
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    optimizer = kind(parameters, **options)
+    return parameters, optimizer
+
+
+OPTIMIZERS = {
+    "adam": (torch.optim.Adam, {}),
+    "adamw": (torch.optim.AdamW, {"weight_decay": 0.1}),
+    "sgd_momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    "sgd_nesterov": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "rmsprop": (torch.optim.RMSprop, {}),
+    "adagrad": (torch.optim.Adagrad, {}),
+}
+
+
+@pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_steps_equal_eager(name, foreach):
+    kind, options = OPTIMIZERS[name]
+
+    def build():
+        parameters, optimizer = make_optimizer(kind, foreach=foreach, **options)
+
+        def three_steps(step):
+            for _ in range(3):
+                step()
+
+        return Program(optimizer.step, state=[parameters, optimizer], drive=three_steps)
+
+    verdict = check(build, Spec(backend="fusion_core"))
+    assert verdict.outcome is Outcome.PASS, verdict.failures or verdict.not_measured
+
+
+@pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_148_tensors_are_few_programs(kind, foreach):
+    assert len(GPT2_SHAPES) == 148
+    _, optimizer = make_optimizer(kind, GPT2_SHAPES, foreach=foreach)
+    e = explain(optimizer.step)
+    assert len(e.programs) <= 4
+    assert len(e.sets) == 0
+    assert e.fresh_outputs == 0
+    assert len(e.alias_outputs) == 148 * 4  # parameter, two moments, step
+    assert e.eager_steps == ()
+    assert not optimizer.state, "explain leaves the optimizer as it was"
+
+
+@pytest.mark.parametrize("foreach", [False, True], ids=["loop", "foreach"])
+def test_momentum_lowers(foreach):
+    """The second step: the first one creates the momentum buffers."""
+    _, optimizer = make_optimizer(torch.optim.SGD, foreach=foreach, lr=0.1, momentum=0.9)
+    optimizer.step()
+    e = explain(optimizer.step)
+    assert (len(e.programs), e.fresh_outputs, len(e.sets), e.eager_steps) == (1, 0, 0, ())
+
+
+def test_ema_of_a_module():
+    def build():
+        model, average = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+
+        @torch.no_grad()
+        def update():
+            for slow, fast in zip(average.parameters(), model.parameters(), strict=True):
+                slow.lerp_(fast, 0.01)
+
+        return Program(update, state=[model, average])
+
+    with pytest.raises(Exception, match="shared by the eager"):
+        shared = torch.nn.Linear(2, 2)
+        check(lambda: Program(lambda: shared.weight.sum()), Spec(backend="eager"))
+    verdict = check(build, Spec(backend="fusion_core"))
+    assert verdict.outcome is Outcome.PASS, verdict.failures
+
+
+def test_batch_norm_training():
+    def build():
+        model = torch.nn.BatchNorm2d(3)
+        x = torch.randn(4, 3, 5, 5, requires_grad=True)
+
+        def steps(f, given):
+            for _ in range(3):
+                f(given).square().sum().backward()
+
+        return Program(model, (x,), drive=steps)
+
+    verdict = check(build, Spec(backend="fusion_core"))
+    assert verdict.outcome is Outcome.PASS, verdict.failures
+
+
+def write_cache(cache, position, token):
+    cache.index_copy_(1, position, token)
+    return cache[:, : 4].sum(1)
+
+
+def test_kv_cache_write():
+    assert_equal(write_cache, lambda: (torch.zeros(2, 8, 4), torch.tensor([3]), torch.randn(2, 1, 4)))
+    assert_equal(
+        lambda cache, token: cache[:, 2:3].copy_(token).sum(), lambda: (torch.zeros(2, 8, 4), torch.randn(2, 1, 4))
+    )
+
+
+def test_dropout_draws_eagers_mask():
+    verdict = assert_equal(lambda x: F.dropout(x, 0.5) * 2, lambda: (torch.randn(64, requires_grad=True),))
+    assert verdict["rng"].outcome is Outcome.PASS
+
+
+def test_two_layer_mlp_training():
+    def build():
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
+        return Program(model, (torch.randn(5, 8),))
+
+    verdict = check(build, Spec(backend="fusion_core"))
+    assert verdict.outcome is Outcome.PASS, verdict.failures
+
+
+def test_clip_and_mask_in_place():
+    def clip(grads, mask):
+        norm = torch.stack([g.norm() for g in grads]).norm()
+        scale = (1.0 / (norm + 1e-6)).clamp(max=1.0)
+        for g in grads:
+            g.mul_(scale)
+        grads[0].masked_fill_(mask, 0.0)
+        return norm
+
+    assert_equal(clip, lambda: ([torch.randn(3, 2), torch.randn(4)], torch.tensor([[True, False]] * 3)))
+
+
+def test_dynamic_shapes():
+    def update(x, y):
+        x.add_(y).mul_(2)
+        return (x + y).reshape(-1), x.t() * 1
+
+    def drive(f, calls):
+        return [f(*call) for call in calls]
+
+    make = lambda: ([(ramp(n, 3), ramp(n, 3)) for n in (4, 6, 7, 1)],)  # noqa: E731
+    assert_equal(update, make, drive=drive)
+    assert_equal(update, make, drive=drive, dynamic=True)
+
+
+def test_custom_operator_with_a_written_argument():
+    @torch.library.custom_op("fusealias_tests::double_", mutates_args=("x",))
+    def double_(x: torch.Tensor) -> None:
+        x.mul_(2)
+
+    def program(x):
+        torch.ops.fusealias_tests.double_(x[1:])
+        return x + 1
+
+    assert_equal(program, lambda: (ramp(4),))
+
+
+def test_half_and_complex_and_integers():
+    for dtype in (torch.float16, torch.bfloat16, torch.complex64, torch.int64, torch.float64):
+        assert_equal(lambda x, y: x.mul_(y).add_(1), lambda d=dtype: (ramp(4).to(d), ramp(4, start=1).to(d)))
+
+
+def test_raises_what_eager_raises():
+    assert_equal(lambda x, y: x.copy_(y), lambda: (ramp(3), ramp(4)), raises=RuntimeError)
+    assert_equal(lambda x: x.mul_(2), lambda: (ramp(3).requires_grad_(),), raises=RuntimeError)
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        lambda: (ramp(2, 3), ramp(3)),
+        lambda: (ramp(3).double(), ramp(3)),
+        lambda: (ramp(3).half(), torch.tensor(2.5)),
+        lambda: (lambda b: (b[:3], b[:3]))(ramp(5)),
+        lambda: (ramp(3).to(torch.complex64), torch.complex(ramp(3), ramp(3)).conj()),
+    ],
+    ids=["broadcast", "cast", "scalar", "self", "conj"],
+)
+def test_copy_semantics(pair):
+    def copy(x, y):
+        x.copy_(y)
+        return x * 2
+
+    assert_equal(copy, pair)
