@@ -6,7 +6,7 @@ Each case runs under every backend in pytest, through the imperative form `fusio
 """
 
 import argparse
-import datetime
+import datetime as dt
 import platform
 from pathlib import Path
 
@@ -33,7 +33,13 @@ class Outcomes:
             self.rows[self._case(name, entry["backend"]), entry["backend"]] = entry
         if not entries and report.failed:
             case, _, backend = name.rpartition("-")
-            self.rows[case or name, backend] = {"outcome": "CRASH", "failed": [], "refused": False, "not_measured": [], "weak": []}
+            self.rows[case or name, backend] = {
+                "outcome": "CRASH",
+                "failed": [],
+                "refused": False,
+                "not_measured": [],
+                "weak": [],
+            }
 
     @staticmethod
     def _case(name, backend):
@@ -60,7 +66,7 @@ def table(rows, backends, command):
     yield "# Outcomes over the corpus of reported bugs"
     yield ""
     yield (
-        f"{datetime.date.today().isoformat()}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{dt.date.today().isoformat()}, torch {torch.__version__}, Python {platform.python_version()}, "
         f"{platform.machine()} CPU. Command: `{command}`"
     )
     yield ""
@@ -75,7 +81,9 @@ def table(rows, backends, command):
         found = [rows.get((case, backend)) for case in cases]
         counts = {}
         for entry in found:
-            key = "missing" if entry is None else entry["outcome"] + (" (refused)" if entry["refused"] else "")
+            key = (
+                "missing" if entry is None else entry["outcome"] + (" (refused)" if entry["refused"] else "")
+            )
             counts[key] = counts.get(key, 0) + 1
         yield f"* {backend}: " + ", ".join(f"{n} {key}" for key, n in sorted(counts.items()))
 
@@ -92,8 +100,22 @@ def main():
     backends = given.backends.split(",")
     outcomes = Outcomes()
     arguments = [
-        str(HERE / "corpus_suite.py"), "-q", "-p", "no:cacheprovider", f"--corpus={given.corpus}",
-        f"-n{given.n}", "-W", "ignore", "--tb=no", "--no-summary", "-k", given.k, "-o", "addopts=", "-c", "/dev/null",
+        str(HERE / "corpus_suite.py"),
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--corpus={given.corpus}",
+        f"-n{given.n}",
+        "-W",
+        "ignore",
+        "--tb=no",
+        "--no-summary",
+        "-k",
+        given.k,
+        "-o",
+        "addopts=",
+        "-c",
+        "/dev/null",
         *[f"--fusion-backend={b}" for b in backends],
     ]
     pytest.main(arguments, plugins=[outcomes])

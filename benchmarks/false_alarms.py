@@ -8,7 +8,7 @@ operator has an in-place form.
 
 import argparse
 import collections
-import datetime
+import datetime as dt
 import platform
 import warnings
 from pathlib import Path
@@ -21,7 +21,9 @@ from pytest_fusealias.check import check
 from pytest_fusealias.model import Spec
 
 # Operators whose results are not determined by their inputs, or that Dynamo cannot capture at all.
-SKIPPED = frozenset({"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"})
+SKIPPED = frozenset(
+    {"empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted"}
+)
 
 
 def programs(op):
@@ -64,21 +66,23 @@ def page(results, backends, count, command):
     yield "# Findings over operators"
     yield ""
     yield (
-        f"{datetime.date.today().isoformat()}, torch {torch.__version__}, Python {platform.python_version()}, "
+        f"{dt.date.today().isoformat()}, torch {torch.__version__}, Python {platform.python_version()}, "
         f"{platform.machine()} CPU. Command: `{command}`"
     )
     yield ""
     for backend in backends:
         mine = [(n, v) for b, n, v in results if b == backend]
         judged = [(n, v) for n, v in mine if not isinstance(v, str)]
-        strong = [(n, c, f) for n, v in judged if not v.refused for c in v.failures for f in c.findings if f.strong]
+        strong = [
+            (n, c, f) for n, v in judged if not v.refused for c in v.failures for f in c.findings if f.strong
+        ]
         refused = [(n, f) for n, v in judged if v.refused for f in v["raises"].findings]
         weak = collections.Counter(f"{f.check}: {f.text.split(':')[0]}" for _, v in judged for f in v.weak)
         yield f"## {backend}"
         yield ""
         yield (
-            f"{count} operators, {len(mine)} programs, {len(judged)} judged, {len(strong)} strong findings, {weak.total()} weak, "
-            f"{len(refused)} refused by the backend"
+            f"{count} operators, {len(mine)} programs, {len(judged)} judged, {len(strong)} strong findings, "
+            f"{weak.total()} weak, {len(refused)} refused by the backend"
         )
         yield ""
         yield from (f"* strong: {name}: {c.check}: {f.path}: {f.text}" for name, c, f in strong)

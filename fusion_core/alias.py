@@ -110,7 +110,7 @@ def _aliased_arguments(node: Node) -> list[Node]:
 
 
 def _bound_arguments(node: Node) -> Iterator[tuple[Any, Any]]:
-    schema: Any = node.target._schema  # type: ignore[union-attr]  # noqa: SLF001 - operator schemas have no public name
+    schema: Any = node.target._schema  # type: ignore[union-attr]
     for position, argument in enumerate(schema.arguments):
         if position < len(node.args):
             yield argument, node.args[position]
@@ -118,9 +118,9 @@ def _bound_arguments(node: Node) -> Iterator[tuple[Any, Any]]:
             yield argument, node.kwargs[argument.name]
 
 
-def _nodes(value: object) -> list[Node]:
+def _nodes(value: Any) -> list[Node]:
     found: list[Node] = []
-    torch.fx.node.map_arg(value, found.append)  # type: ignore[arg-type]
+    torch.fx.node.map_arg(value, found.append)
     return found
 
 
@@ -180,5 +180,3 @@ def _order_edges(graph: torch.fx.Graph, effects: dict[Node, Effects]) -> dict[No
             since_barrier.append(node)
         before[node] = tuple(dict.fromkeys(e for e in edges if e is not node))
     return before
-
-

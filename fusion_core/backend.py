@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fusion_core.alias import analyze
+from fusion_core.alias import analyze, is_view, tensor_of
 from fusion_core.capture import AotRefusalError, Captured, Compiled, compile_through_aot
 from fusion_core.errors import FallbackError
 from fusion_core.examine import GraphReport
@@ -139,14 +139,17 @@ def compile_graph(
     clock.stage("lowering")
     plan = build_plan(graph, lowered, kernels.kernel, lambda name: _attribute(captured.module, name))
     clock.stage("kernels")
-    eager = tuple(_eager_step(s, refusals[s]) for s in lowered if isinstance(s, Node) and _counts_as_eager(s))
+    left = [refusals[s] for s in lowered if isinstance(s, Node) and _counts_as_eager(s)]
+    eager = tuple(refused for refused in left if refused is not None)
     if eager and options.fallback == "error":
         raise FallbackError(f"{eager[0].operator} ({eager[0].line}) would run eager: {eager[0].reason}")
     components = tuple(s for s in lowered if isinstance(s, Lowered))
     return plan.run, GraphReport(captured.kind, components, eager, tuple(clock.seconds))
 
 
-def _fresh_classes(output: Node, storage: Mapping[Node, int | str], rebuilt: frozenset[int]) -> frozenset[int | str]:
+def _fresh_classes(
+    output: Node, storage: Mapping[Node, int | str], rebuilt: frozenset[int]
+) -> frozenset[int | str]:
     """Storage classes of outputs that must be memory of their own: all but those that the host rebuilds from inputs."""
     values = output.args[0]
     assert isinstance(values, (tuple, list))
@@ -157,12 +160,9 @@ def _counts_as_eager(node: Node) -> bool:
     """Views and tuple access move no data, so they are no work left to eager."""
     from fusion_core.alias import is_view, tensor_of
 
-    return not is_view(node) and "getitem" not in str(node.target) and tensor_of(node) is not None or node.target is COPY_
-
-
-def _eager_step(node: Node, refused: Unsupported | None) -> Unsupported:
-    assert refused is not None
-    return refused
+    return (
+        not is_view(node) and "getitem" not in str(node.target) and tensor_of(node) is not None
+    ) or node.target is COPY_
 
 
 def _attribute(module: GraphModule, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Dynamo graph -> AOTAutograd -> aten graphs with their calling convention; the only reader of torch's capture internals."""
+"""Dynamo graph -> AOTAutograd -> aten graphs and their calling convention; the only reader of torch's internals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._dynamo.utils import counters
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
@@ -45,7 +45,9 @@ class Compiled:
     merged: bool = False
 
 
-_INPLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"})
+_INPLACE_OPERATORS = frozenset(
+    {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
+)
 
 CompileGraph = Callable[[Captured], Callable[[list[Any]], Any]]
 
@@ -78,14 +80,21 @@ def _written_node(node: Node) -> Node | None:
     if not isinstance(first, Node) or node.op not in ("call_method", "call_function"):
         return None
     in_place = name.endswith("_") and not name.endswith("__")
-    if in_place or node.target is operator.setitem or name in _INPLACE_OPERATORS or node.kwargs.get("inplace"):
+    if (
+        in_place
+        or node.target is operator.setitem
+        or name in _INPLACE_OPERATORS
+        or node.kwargs.get("inplace")
+    ):
         return first
     return None
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:
     """True if two elements may share an address, by the order of strides; false for symbolic sizes, which torch guards."""
-    dims = [(st, sz) for sz, st in zip(tensor.shape, tensor.stride(), strict=True) if type(sz) is int and sz > 1]
+    dims = [
+        (st, sz) for sz, st in zip(tensor.shape, tensor.stride(), strict=True) if type(sz) is int and sz > 1
+    ]
     if any(type(stride) is not int for stride, _ in dims):
         return False
     reach = 0
@@ -101,7 +110,11 @@ def _comes_from_unfold(node: Node) -> bool:
         if "unfold" in str(node.target):
             return True
         value, source = node.meta.get("example_value"), node.args[0].meta.get("example_value")
-        if not (isinstance(value, torch.Tensor) and isinstance(source, torch.Tensor) and _same_storage(value, source)):
+        if not (
+            isinstance(value, torch.Tensor)
+            and isinstance(source, torch.Tensor)
+            and _same_storage(value, source)
+        ):
             return False
         node = node.args[0]
     return False

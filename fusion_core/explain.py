@@ -27,7 +27,9 @@ def compile(  # noqa: A001 - the name of the public interface, as in torch.compi
     Raises OptionError at once for an unknown option.
     """
     parse_options(options)
-    compiled: Callable[..., Any] = torch.compile(function, backend="fusion_core", dynamic=dynamic, options=options)
+    compiled: Callable[..., Any] = torch.compile(
+        function, backend="fusion_core", dynamic=dynamic, options=options
+    )
     return compiled
 
 

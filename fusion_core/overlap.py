@@ -76,9 +76,7 @@ def overlap(a: Geometry, b: Geometry) -> str:
     if a.start == b.start and a.dims == b.dims:
         return "full"
     try:
-        shares = np.shares_memory(
-            np.asarray(_Description(a)), np.asarray(_Description(b)), max_work=MAX_WORK
-        )
+        shares = np.shares_memory(np.asarray(_Description(a)), np.asarray(_Description(b)), max_work=MAX_WORK)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         shares = True
     return "partial" if shares else "none"

@@ -46,7 +46,7 @@ def partition(graph: Graph, facts: AliasFacts, fusible: frozenset[Node]) -> Part
     writes = {c for c in calls if _is_fused_write(c, fusible)}
     spread = _spread_sources(calls, fusible, writes)
     stages = _earliest_stages(calls, facts, fusible, writes, spread)
-    while late := {c for c in writes if stages[c] != stages[c.args[1]]}:  # type: ignore[index]
+    while late := {c for c in writes if stages[c] != stages[c.args[1]]}:
         writes -= late  # the old value is read after the region: an eager copy follows that reader
         stages = _earliest_stages(calls, facts, fusible, writes, spread)
     stages = _sink(calls, facts, fusible, writes, spread, stages)
@@ -113,7 +113,12 @@ def _sink(
     for node in reversed(calls):
         copy = write_of.get(node)
         readers = [u for u in node.users if u is not copy and u.op == "call_function"]
-        if node not in fusible or node in spread or not readers or len(readers) < len(node.users) - (copy is not None):
+        if (
+            node not in fusible
+            or node in spread
+            or not readers
+            or len(readers) < len(node.users) - (copy is not None)
+        ):
             continue
         followers = [*readers, *after.get(node, ()), *(after.get(copy, ()) if copy is not None else ())]
         bounds = [sunk[f] - (0 if f in fusible or f in writes else 1) for f in followers if f is not copy]

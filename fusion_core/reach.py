@@ -16,8 +16,31 @@ from typing import Any
 import torch
 
 # Objects of these packages hold no program state of the user's, but whole interpreters of references.
-_FOREIGN = ("torch", "numpy", "_pytest", "pytest", "pluggy", "threading", "logging", "concurrent", "importlib", "hypothesis")
-_ATOMS = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, torch.dtype, torch.device)
+_FOREIGN = (
+    "torch",
+    "numpy",
+    "_pytest",
+    "pytest",
+    "pluggy",
+    "threading",
+    "logging",
+    "concurrent",
+    "importlib",
+    "hypothesis",
+)
+_ATOMS = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    type,
+    types.ModuleType,
+    torch.dtype,
+    torch.device,
+)
 _HOOK_DICTS = "_hooks"
 
 
@@ -102,7 +125,11 @@ class _Walker:
         elif isinstance(value, (list, tuple)):
             yield from ((f"{path}{_index(value, i)}", item) for i, item in enumerate(value))
         elif isinstance(value, functools.partial):
-            yield from ((f"{path}.func", value.func), (f"{path}.args", value.args), (f"{path}.keywords", value.keywords))
+            yield from (
+                (f"{path}.func", value.func),
+                (f"{path}.args", value.args),
+                (f"{path}.keywords", value.keywords),
+            )
         elif isinstance(value, types.MethodType):
             yield from ((f"{path}.__self__", value.__self__), (path, value.__func__))
         elif isinstance(value, types.FunctionType):

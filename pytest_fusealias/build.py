@@ -61,7 +61,7 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed(seed % 2**32)  # noqa: NPY002 - programs use the global generator
+        numpy.random.seed(seed % 2**32)
 
 
 def build(factory: Callable[[], Program], seed: int) -> Program:
@@ -87,7 +87,9 @@ def require_equal_builds(first: Program, second: Program) -> None:
                 "which are seeded before each build, and initialise all memory"
             )
     if relations(one) != relations(two):
-        raise ProgramError("two builds with the same seed share memory in different ways; build inputs the same way each time")
+        raise ProgramError(
+            "two builds with the same seed share memory in different ways; build inputs the same way each time"
+        )
 
 
 def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -134,9 +136,13 @@ def _shared_message(path: str, other_path: str, arm: str) -> str:
 def require_one_device(program: Program) -> None:
     """Raises ProgramError where arguments lie on several devices, 0-d CPU tensors aside."""
     devices: dict[str, str] = {}
-    for reached in reach.walk({k: v for k, v in program.roots().items() if k not in ("program", "drive", "state")}):
+    for reached in reach.walk(
+        {k: v for k, v in program.roots().items() if k not in ("program", "drive", "state")}
+    ):
         if reached.tensor.dim() > 0:
             devices.setdefault(str(reached.tensor.device), reached.path)
     if len(devices) > 1:
         found = ", ".join(f"{path} on {device}" for device, path in devices.items())
-        raise ProgramError(f"the inputs lie on several devices ({found}); build all of them on the `device` that is passed in")
+        raise ProgramError(
+            f"the inputs lie on several devices ({found}); build all of them on the `device` that is passed in"
+        )

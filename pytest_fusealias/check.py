@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pytest_fusealias.build import ProgramError, build, require_disjoint, require_equal_builds, require_one_device
+from pytest_fusealias.build import (
+    ProgramError,
+    build,
+    require_disjoint,
+    require_equal_builds,
+    require_one_device,
+)
 from pytest_fusealias.compare import compare, decide
 from pytest_fusealias.compilers import resolve
 from pytest_fusealias.model import UNMEASURED, CheckResult, Observation, Outcome, Spec, Verdict
@@ -58,13 +64,13 @@ def _kept_random_state() -> Iterator[None]:
     """Leaves the test's random generators as they were found."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy is not None else None  # noqa: NPY002
+    numpy_state = numpy.random.get_state() if numpy is not None else None
     python_state = random.getstate()
     with torch.random.fork_rng(devices=devices):
         yield
     random.setstate(python_state)
     if numpy is not None:
-        numpy.random.set_state(numpy_state)  # noqa: NPY002
+        numpy.random.set_state(numpy_state)
 
 
 def _with_written(eager: Observation, control: Observation) -> Observation:
@@ -132,5 +138,3 @@ def _doubt(
     if result.check == "compiled" and done is not None and done.graphs is None and not spec.allow_fallback:
         return "this compiler does not use Dynamo and gives no count, so a silent eager fallback would look the same"
     return ""
-
-

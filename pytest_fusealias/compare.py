@@ -48,9 +48,15 @@ def check_raises(eager: Observation, other: Observation, spec: Spec) -> list[Fin
     if a is None and b is None:
         return []
     if b is None and a is not None:
-        return [Finding("raises", a.phase, f"eager raises {a.type_name} ({a.message}); the backend runs through")]
+        return [
+            Finding("raises", a.phase, f"eager raises {a.type_name} ({a.message}); the backend runs through")
+        ]
     if a is None and b is not None:
-        return [Finding("raises", b.phase, f"the backend refuses with {b.type_name} ({b.message}); eager runs through")]
+        return [
+            Finding(
+                "raises", b.phase, f"the backend refuses with {b.type_name} ({b.message}); eager runs through"
+            )
+        ]
     if a is not None and b is not None and a.type_name != b.type_name:
         text = f"eager raises {a.type_name}, the backend {b.type_name}"
         return [Finding("raises", a.phase, text, strong=False)]
@@ -85,7 +91,7 @@ def _listed(observed: Observation) -> str:
 
 
 def _close_scalars(a: str, b: str) -> bool:
-    """Floats read from tensors (`loss.item()`) carry the tensor's rounding; float32's tolerance is the widest common one."""
+    """Floats read from tensors (`loss.item()`) carry the tensor's rounding; float32's is the widest common one."""
     kinds = (a.split(":")[0], b.split(":")[0])
     if kinds[0] != kinds[1] or kinds[0] not in ("float", "complex"):
         return False
@@ -149,21 +155,25 @@ def check_mutation(eager: Observation, other: Observation, spec: Spec) -> list[F
     tolerance.
     """
     found = []
-    for a, b in zip(eager.storages, other.storages, strict=False):
-        if text := _storage_difference(a, b, spec):
-            found.append(Finding("mutation", a.path, text))
+    for one, two in zip(eager.storages, other.storages, strict=False):
+        if text := _storage_difference(one, two, spec):
+            found.append(Finding("mutation", one.path, text))
     stored = {f.path for f in found}
     for path, a in eager.tensors.items():
         if a.role != "input" or path in stored:
             continue
         b = other.tensors.get(path)
         if b is None:
-            found.append(Finding("mutation", path, "eager creates this tensor during the call, the backend does not"))
+            found.append(
+                Finding("mutation", path, "eager creates this tensor during the call, the backend does not")
+            )
         elif text := _difference(a, b, spec):
             found.append(Finding("mutation", path, text))
     for path, b in other.tensors.items():
         if b.role == "input" and path not in eager.tensors:
-            found.append(Finding("mutation", path, "the backend creates this tensor during the call, eager does not"))
+            found.append(
+                Finding("mutation", path, "the backend creates this tensor during the call, eager does not")
+            )
     return found
 
 
@@ -176,7 +186,9 @@ def _storage_difference(a: StorageRecord, b: StorageRecord, spec: Spec) -> str:
     usable = a.after.numel() // item * item
     expected, actual = a.after[:usable].view(a.dtype), b.after[:usable].view(a.dtype)
     written = _written_elements(a, usable, item)
-    wrong = torch.where(written, ~_close(expected, actual, spec), _bits_differ(a.after, b.after, usable, item))
+    wrong = torch.where(
+        written, ~_close(expected, actual, spec), _bits_differ(a.after, b.after, usable, item)
+    )
     if not bool(wrong.any()):
         return ""
     first = int(wrong.nonzero()[0])
@@ -213,7 +225,9 @@ def check_alias(eager: Observation, other: Observation, spec: Spec) -> list[Find
     if spec.alias == "none":
         return []
     common = eager.tensors.keys() & other.tensors.keys()
-    pairs = [p for p in dict.fromkeys([*eager.relations, *other.relations]) if p[0] in common and p[1] in common]
+    pairs = [
+        p for p in dict.fromkeys([*eager.relations, *other.relations]) if p[0] in common and p[1] in common
+    ]
     found = []
     for pair in pairs:
         a, b = eager.relations.get(pair), other.relations.get(pair)
@@ -253,7 +267,9 @@ def check_identity(eager: Observation, other: Observation, spec: Spec) -> list[F
         shared = all(pair in o.relations or pair[::-1] in o.relations for o in (eager, other))
         text = f"is the same object as {a}" if a != path else "is an object of its own"
         now = f"the same object as {b}" if b != path else "an object of its own"
-        found.append(Finding("identity", path, f"in eager it {text}; under the backend it is {now}", strong=not shared))
+        found.append(
+            Finding("identity", path, f"in eager it {text}; under the backend it is {now}", strong=not shared)
+        )
     return found
 
 
@@ -267,14 +283,18 @@ def check_layout(eager: Observation, other: Observation, spec: Spec) -> list[Fin
     del spec
     found = []
     for a, b in _pairs(eager, other, ("output", "input")):
-        for name in ("dtype", "device", "layout", "shape"):
-            if getattr(a, name) != getattr(b, name):
-                found.append(Finding("layout", a.path, _said(name, getattr(a, name), getattr(b, name))))
+        found += _attributes("layout", a, b, ("dtype", "device", "layout", "shape"))
         if a.shape == b.shape and a.stride != b.stride:
             strong = _significant(a) != _significant(b)
             found.append(Finding("layout", a.path, _said("strides", a.stride, b.stride), strong=strong))
-        if a.storage_offset != b.storage_offset and _touches_input(a.path, eager) and _touches_input(a.path, other):
-            found.append(Finding("layout", a.path, _said("storage offset", a.storage_offset, b.storage_offset)))
+        if (
+            a.storage_offset != b.storage_offset
+            and _touches_input(a.path, eager)
+            and _touches_input(a.path, other)
+        ):
+            found.append(
+                Finding("layout", a.path, _said("storage offset", a.storage_offset, b.storage_offset))
+            )
     return found
 
 
@@ -297,9 +317,7 @@ def check_meta(eager: Observation, other: Observation, spec: Spec) -> list[Findi
     del spec
     found = []
     for a, b in _pairs(eager, other, ("output", "input")):
-        for name in ("requires_grad", "is_leaf", "has_grad_fn", "is_conj", "is_neg"):
-            if getattr(a, name) != getattr(b, name):
-                found.append(Finding("meta", a.path, _said(name, getattr(a, name), getattr(b, name))))
+        found += _attributes("meta", a, b, ("requires_grad", "is_leaf", "has_grad_fn", "is_conj", "is_neg"))
         if None not in (a.version_bumped, b.version_bumped) and a.version_bumped != b.version_bumped:
             text = _said("version counter moved", a.version_bumped, b.version_bumped)
             found.append(Finding("meta", a.path, text, strong=False))
@@ -316,17 +334,13 @@ def check_grads(eager: Observation, other: Observation, spec: Spec) -> list[Find
         if b is None:
             found.append(Finding("grads", path, "eager has a gradient, the backend has None"))
             continue
-        for name in ("dtype", "device", "layout", "shape", "requires_grad"):
-            if getattr(a, name) != getattr(b, name):
-                found.append(Finding("grads", path, _said(name, getattr(a, name), getattr(b, name))))
+        found += _attributes("grads", a, b, ("dtype", "device", "layout", "shape", "requires_grad"))
         if text := _difference(a, b, spec):
             found.append(Finding("grads", path, text))
         if a.shape == b.shape and _significant(a) != _significant(b):
             found.append(Finding("grads", path, _said("strides", a.stride, b.stride), strong=False))
-    for path, b in other.tensors.items():
-        if b.role == "grad" and path not in eager.tensors:
-            found.append(Finding("grads", path, "eager has None, the backend has a gradient"))
-    return found
+    text = "eager has None, the backend has a gradient"
+    return found + [Finding("grads", path, text) for path in _only_in(other, eager, "grad")]
 
 
 def check_rng(eager: Observation, other: Observation, spec: Spec) -> list[Finding]:
@@ -334,7 +348,9 @@ def check_rng(eager: Observation, other: Observation, spec: Spec) -> list[Findin
     if spec.rng == "ignore":
         return []
     return [
-        Finding("rng", device, "the generator stands elsewhere than after eager: other random numbers were drawn")
+        Finding(
+            "rng", device, "the generator stands elsewhere than after eager: other random numbers were drawn"
+        )
         for device, state in eager.rng_state.items()
         if other.rng_state.get(device) != state
     ]
@@ -359,6 +375,15 @@ def _pairs(
     eager: Observation, other: Observation, roles: tuple[str, ...]
 ) -> list[tuple[TensorRecord, TensorRecord]]:
     return [(a, other.tensors[p]) for p, a in eager.tensors.items() if a.role in roles and p in other.tensors]
+
+
+def _attributes(check: str, a: TensorRecord, b: TensorRecord, names: tuple[str, ...]) -> list[Finding]:
+    pairs = [(name, getattr(a, name), getattr(b, name)) for name in names]
+    return [Finding(check, a.path, _said(name, x, y)) for name, x, y in pairs if x != y]
+
+
+def _only_in(one: Observation, two: Observation, role: str) -> list[str]:
+    return [path for path, record in one.tensors.items() if record.role == role and path not in two.tensors]
 
 
 def _said(what: str, eager: object, backend: object) -> str:
@@ -387,5 +412,7 @@ def decide(check: str, findings: list[Finding], spec: Spec, backend: str) -> Che
         return CheckResult(check, Outcome.FAIL if strong else Outcome.PASS, tuple(findings))
     if strong:
         return CheckResult(check, Outcome.PASS, tuple(findings), reason, expected_failure=True)
-    unexpected = Finding(check, "program", f"passes, but xfail_checks expects it to fail ({reason}); remove the entry")
+    unexpected = Finding(
+        check, "program", f"passes, but xfail_checks expects it to fail ({reason}); remove the entry"
+    )
     return CheckResult(check, Outcome.FAIL, (unexpected,), reason, expected_failure=True)

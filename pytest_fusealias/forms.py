@@ -70,12 +70,16 @@ def prepare(metafunc: pytest.Metafunc) -> None:
 def _require_form(metafunc: pytest.Metafunc, arguments: dict[str, Any], *, imperative: bool) -> None:
     function = metafunc.function
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise MarkerError("async tests are not supported; make the program a plain function and the test synchronous")
+        raise MarkerError(
+            "async tests are not supported; make the program a plain function and the test synchronous"
+        )
     body = arguments.get("inputs") is not None
     builder = BUILDER_FIXTURE in metafunc.fixturenames
     if body and (builder or imperative):
         which = BUILDER_FIXTURE if builder else IMPERATIVE_FIXTURE
-        raise MarkerError(f"inputs= makes the test body the program, so it cannot also use {which}; drop one of them")
+        raise MarkerError(
+            f"inputs= makes the test body the program, so it cannot also use {which}; drop one of them"
+        )
     if not (body or builder or imperative):
         raise MarkerError(
             f"nothing to compare: give inputs= (the test body is the program), or use the fixture {BUILDER_FIXTURE} "
@@ -199,7 +203,9 @@ def _body_factory(item: pytest.Function, spec: Spec) -> Callable[[], Program]:
         assert spec.inputs is not None
         values = spec.inputs(device=spec.device, dtype=spec.dtype, seed=spec.seed)
         if not isinstance(values, (tuple, list)):
-            raise ProgramError(f"inputs returned {type(values).__name__}; expected a tuple of positional arguments")
+            raise ProgramError(
+                f"inputs returned {type(values).__name__}; expected a tuple of positional arguments"
+            )
         if len(values) != len(names):
             raise ProgramError(_arity_message(len(values), names, fixtures))
         given = dict(zip(names, values, strict=True))
@@ -211,7 +217,7 @@ def _body_factory(item: pytest.Function, spec: Spec) -> Callable[[], Program]:
 def _arity_message(count: int, names: tuple[str, ...], fixtures: dict[str, Any]) -> str:
     text = f"inputs returned {count} values for the {len(names)} program parameters ({', '.join(names) or 'none'})"
     if fixtures:
-        text += f"; {', '.join(fixtures)} come from fixtures or parametrization, so a fixture of that name shadows a parameter"
+        text += f"; {', '.join(fixtures)} come from fixtures or parametrization: a fixture of that name shadows a parameter"
     return f"{text}; rename one of them, or say args=(...)"
 
 
@@ -276,9 +282,9 @@ def _imperative_factory(
         if isinstance(made, Program):
             return made
         if not isinstance(made, (tuple, list)):
-            raise ProgramError(f"make returned {type(made).__name__}; expected a tuple of positional arguments")
+            raise ProgramError(
+                f"make returned {type(made).__name__}; expected a tuple of positional arguments"
+            )
         return Program(function, args=tuple(made), drive=drive)
 
     return factory
-
-

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from pytest_fusealias.options import Settings
 
 NAME = "fusion_equiv"
-HELP = (
-    f"{NAME}(backend=, inputs=, ...): compile the test's program and require that nothing observable differs from eager"
-)
+HELP = f"{NAME}(backend=, inputs=, ...): compile the test's program and require that nothing observable differs from eager"
 # Fields of a Spec that are no marker arguments: the session's settings give them.
 _NOT_ARGUMENTS = frozenset({"seed"})
 ARGUMENTS = tuple(name for name in Spec.__slots__ if name not in _NOT_ARGUMENTS)
@@ -79,7 +77,9 @@ def to_dtype(value: object) -> Any:
     return found
 
 
-def program_parameters(function: Callable[..., Any], fixtures: frozenset[str], given: object) -> tuple[str, ...]:
+def program_parameters(
+    function: Callable[..., Any], fixtures: frozenset[str], given: object
+) -> tuple[str, ...]:
     """Returns the parameters of a body-form test that `inputs` fills: those without default that nothing else fills."""
     if given is not None:
         names = tuple(given) if isinstance(given, (list, tuple)) else ()
@@ -87,7 +87,9 @@ def program_parameters(function: Callable[..., Any], fixtures: frozenset[str], g
     names = ()
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise MarkerError(f"parameter {parameter}: *args, **kwargs and positional-only parameters cannot be filled")
+            raise MarkerError(
+                f"parameter {parameter}: *args, **kwargs and positional-only parameters cannot be filled"
+            )
         if parameter.default is parameter.empty and parameter.name not in fixtures:
             names += (parameter.name,)
     return names
@@ -142,7 +144,10 @@ _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "rtol": _AMOUNT,
     "atol": _AMOUNT,
     "checks": (_is_known_checks, f"a tuple of check names out of {', '.join(CHECKS)}"),
-    "xfail_checks": (_is_reasons, f"a dict from check (or backend:check) to reason; checks are {', '.join(CHECKS)}"),
+    "xfail_checks": (
+        _is_reasons,
+        f"a dict from check (or backend:check) to reason; checks are {', '.join(CHECKS)}",
+    ),
     "alias": (lambda v: v in ("eager", "no-new", "none"), "'eager', 'no-new' or 'none'"),
     "rng": (lambda v: v in ("eager", "ignore"), "'eager' or 'ignore'"),
     "variations": (lambda v: isinstance(v, (list, tuple)), "a list of variation names"),

@@ -54,7 +54,8 @@ class Spec:
     """What one test asks for: the marker's arguments after validation, command line applied.
 
     `rtol` and `atol` override the per-dtype defaults of `torch.testing`. `train=None` runs backward when an output
-    requires grad. `raises` declares that eager must raise this. `xfail_checks` maps a check, or `backend:check`, to the reason why it must fail.
+    requires grad. `raises` declares that eager must raise this. `xfail_checks` maps a check, or `backend:check`, to the
+    reason why it must fail.
     """
 
     backend: str | Callable[..., Any] | None = None
@@ -161,7 +162,9 @@ def _fails(result: CheckResult, strict: bool) -> bool:
     if result.outcome is Outcome.FAIL:
         return True
     undecided = result.outcome is Outcome.NOT_MEASURED
-    return strict and (undecided or any(not f.strong for f in result.findings) and not result.expected_failure)
+    return strict and (
+        undecided or (any(not f.strong for f in result.findings) and not result.expected_failure)
+    )
 
 
 @dataclass(frozen=True, slots=True)

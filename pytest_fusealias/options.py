@@ -17,8 +17,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any], Any, Any, str], ...] = (
         {"action": "append", "metavar": "NAME"},
         "args",
         [],
-        "backend to compare with eager (repeatable); on the command line it replaces the markers' backends, "
-        "in the ini file it serves markers that name none",
+        "backend to compare with eager (repeatable); the command line replaces the markers' backends",
     ),
     ("device", {"metavar": "DEVICE"}, "string", "cpu", "device that `inputs` builds on"),
     ("dtype", {"metavar": "DTYPE"}, "string", "", "dtype that `inputs` builds with, such as bfloat16"),

@@ -51,10 +51,10 @@ def run_compiled(program: Program, spec: Spec, compiler: Compiler) -> Observatio
         try:
             compiled = Compiled(compiler, program.call, spec.dynamic)
         except Exception as error:  # noqa: BLE001 - whatever a backend raises while compiling is the result
-            failed = _error(error, "compile")
+            failed, reason = _error(error, "compile"), error
 
             def raise_again(*_args: Any, **_kwargs: Any) -> Any:
-                raise error
+                raise reason
 
             observed = _observe(program, raise_again, spec, watch=None)
             return _with_error(observed, failed)
@@ -134,7 +134,9 @@ def _backward(result: Any, spec: Spec) -> None:
     cotangents = []
     for root in roots:
         real = torch.complex64 if root.dtype.is_complex else torch.float32
-        cotangents.append(torch.randn(root.shape, generator=generator, dtype=real).to(root.device, root.dtype))
+        cotangents.append(
+            torch.randn(root.shape, generator=generator, dtype=real).to(root.device, root.dtype)
+        )
     torch.autograd.backward(roots, cotangents)
 
 
@@ -160,7 +162,9 @@ def _output_leaves(result: Any) -> tuple[tuple[tuple[str, str], ...], dict[str, 
     return tuple(leaves), tensors
 
 
-def _record(path: str, tensor: torch.Tensor, before: _Before, outputs: dict[str, torch.Tensor]) -> TensorRecord:
+def _record(
+    path: str, tensor: torch.Tensor, before: _Before, outputs: dict[str, torch.Tensor]
+) -> TensorRecord:
     strided = tensor.layout is torch.strided
     bumped = None
     if path in before.tensors and before.tensors[path] is tensor and before.versions[path] is not None:
@@ -175,7 +179,7 @@ def _record(path: str, tensor: torch.Tensor, before: _Before, outputs: dict[str,
         layout=str(tensor.layout),
         shape=tuple(tensor.shape),
         stride=tuple(tensor.stride()) if strided else (),
-        storage_offset=tensor.storage_offset() if strided else 0,
+        storage_offset=int(tensor.storage_offset()) if strided else 0,
         requires_grad=tensor.requires_grad,
         is_leaf=tensor.is_leaf,
         has_grad_fn=tensor.grad_fn is not None,
@@ -209,7 +213,7 @@ def _objects(tensors: dict[str, torch.Tensor]) -> dict[str, int]:
 
 def _rng_state() -> dict[str, bytes]:
     states = {"cpu": torch.get_rng_state().numpy().tobytes()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         for index, state in enumerate(torch.cuda.get_rng_state_all()):
             states[f"cuda:{index}"] = state.numpy().tobytes()
     return states

@@ -29,7 +29,10 @@ def record(item: pytest.Item, verdict: Verdict) -> None:
 
 def record_error(item: pytest.Item, backend: str, message: str) -> None:
     """Keeps the fact that a program could not be judged."""
-    entry = _entry(item.nodeid, Verdict(backend, ())) | {"outcome": "ERROR", "failed": [message.split(";")[0]]}
+    entry = _entry(item.nodeid, Verdict(backend, ())) | {
+        "outcome": "ERROR",
+        "failed": [message.split(";")[0]],
+    }
     item.stash.setdefault(VERDICTS, []).append(entry)
     item.user_properties.append(("fusealias.backend", backend))
     item.user_properties.append(("fusealias.outcome", "ERROR"))

@@ -5,8 +5,7 @@ The mode sees every operator below autograd, also those on tensors that no argum
 
 from __future__ import annotations
 
-import linecache
-import sys
+import traceback
 from typing import Any
 
 import torch
@@ -21,11 +20,11 @@ _WHOLE_STORAGE = frozenset({"set_", "resize_", "resize_as_", "resize"})
 _JUNK_BYTE = 0xA5
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records writes and fills fresh uninitialised tensors with junk while active."""
 
     def __init__(self, named: list[torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._known = {id_of(t.untyped_storage()): t.untyped_storage() for t in named if has_storage(t)}
         self._created: dict[int, Any] = {}
         self._written: dict[int, torch.Tensor] = {}
@@ -77,7 +76,11 @@ class Watch(TorchDispatchMode):
 
 def has_storage(tensor: torch.Tensor) -> bool:
     """True for tensors that own or view plain memory."""
-    return tensor.layout is torch.strided and tensor.device.type != "meta" and type(tensor).__name__ != "FakeTensor"
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and type(tensor).__name__ != "FakeTensor"
+    )
 
 
 def id_of(storage: torch.UntypedStorage) -> int:
@@ -117,10 +120,7 @@ def _mark(mask: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def _user_line() -> str:
-    frame = sys._getframe(2)  # noqa: SLF001 - the public form builds a whole stack
-    while frame is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename == __file__):
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None:
-        return "an unknown line"
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({line})"
+    for entry in reversed(traceback.extract_stack()):
+        if "/torch/" not in entry.filename and entry.filename != __file__:
+            return f"{entry.filename}:{entry.lineno} ({entry.line})"
+    return "an unknown line"

@@ -9,7 +9,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser):
-    parser.addoption("--golden-update", action="store_true", help="write golden files instead of comparing with them")
+    parser.addoption(
+        "--golden-update", action="store_true", help="write golden files instead of comparing with them"
+    )
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fusion_core.executors.base import Kernel
 from fusion_core.lowering.types import DTYPES
 from fusion_core.program.ir import AliasPair, Argument, Constant, FusionProgram, Op, Value
 
@@ -23,8 +24,8 @@ class ReferenceExecutor:
 
     name = "reference"
 
-    def compile(self, program: FusionProgram) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-        """Returns a callable that runs `program`; see `fusion_core.executors.base.Kernel`."""
+    def compile(self, program: FusionProgram) -> Kernel:
+        """Returns a callable that runs `program`."""
         return _ReferenceKernel(program)
 
 
@@ -41,9 +42,7 @@ class _ReferenceKernel:
         sizes: dict[str, int] = {}
         for (index, shape), tensor in zip(self._sized, inputs, strict=True):
             slots[index] = tensor
-            for dim, size in zip(shape, tensor.shape, strict=True):
-                if isinstance(dim, str):
-                    sizes[dim] = size
+            sizes.update((d, n) for d, n in zip(shape, tensor.shape, strict=True) if isinstance(d, str))
         for step in self._steps:
             step(slots, sizes)
         return [slots[index] for index in self._outputs]
@@ -130,7 +129,9 @@ def _bind_operator(op: Op) -> Step:
 
     def run(slots: list[Any], sizes: dict[str, int]) -> None:
         del sizes
-        slots[result] = function(*[get(slots) for get in getters], **{k: get(slots) for k, get in keywords.items()})
+        slots[result] = function(
+            *[get(slots) for get in getters], **{k: get(slots) for k, get in keywords.items()}
+        )
 
     return run
 

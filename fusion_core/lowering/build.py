@@ -16,7 +16,7 @@ from fusion_core.lowering.pointwise import ROWS, operation_name
 from fusion_core.lowering.support import source_line
 from fusion_core.lowering.types import TypeTable, fake, is_dense, same_layout, static_sizes, static_strides
 from fusion_core.partition import Component
-from fusion_core.program.ir import META_OPS, AliasPair, Argument, Constant, FusionProgram, Input, Op, Value
+from fusion_core.program.ir import AliasPair, Argument, Constant, FusionProgram, Input, Op, Value
 from fusion_core.program.verify import moving_readers
 
 
@@ -108,7 +108,9 @@ class _Lowering:
     def _argument(self, argument: Any) -> Argument:
         return self._read(argument) if isinstance(argument, Node) else Constant.of(argument)
 
-    def _emit(self, name: str, operands: tuple[Argument, ...], kind: Any, line: str, keywords: Any = ()) -> Value:
+    def _emit(
+        self, name: str, operands: tuple[Argument, ...], kind: Any, line: str, keywords: Any = ()
+    ) -> Value:
         result = self._new(kind)
         self._ops.append(Op(name, operands, keywords, result, line))
         return result
@@ -119,10 +121,14 @@ class _Lowering:
         if row.kind != "apply":
             operand = self._read(node.args[row.operand])  # type: ignore[arg-type]
             if (operand.type.dtype, operand.type.shape) == (kind.dtype, kind.shape):
-                return operand  # the same value; whether it needs memory of its own is decided where it leaves
+                return (
+                    operand  # the same value; whether it needs memory of its own is decided where it leaves
+                )
             return self._emit("convert", (operand,), kind, line)
         arguments = tuple(self._argument(a) for a in node.args)
-        keywords = tuple((name, self._argument(a)) for name, a in sorted(node.kwargs.items()) if a is not None)
+        keywords = tuple(
+            (name, self._argument(a)) for name, a in sorted(node.kwargs.items()) if a is not None
+        )
         return self._emit(operation_name(node.target), arguments, kind, line, keywords)
 
     def _decide_writes(self) -> tuple[list[Node], list[Node]]:
@@ -143,7 +149,11 @@ class _Lowering:
             return "source and target differ in dtype, shape or device"
         if not is_dense(a):
             return "the target is not dense"
-        sharing = [n for n in self._inputs if n is not target and self._facts.storage[n] == self._facts.storage[target]]
+        sharing = [
+            n
+            for n in self._inputs
+            if n is not target and self._facts.storage[n] == self._facts.storage[target]
+        ]
         if sharing:
             return f"another input ({sharing[0].name}) shares the target's storage"
         reader = moving_readers(tuple(self._ops), self._values[target])
@@ -221,7 +231,9 @@ def _can_collapse(component: Component) -> bool:
         tensor = fake(node)
         if tensor.dim() == 0:
             continue
-        leaves = node not in inside or any(u not in component.region or u in component.writes for u in node.users)
+        leaves = node not in inside or any(
+            u not in component.region or u in component.writes for u in node.users
+        )
         sizes, strides = static_sizes(tensor), static_strides(tensor)
         if sizes is None or strides is None or not is_dense(tensor):
             return False

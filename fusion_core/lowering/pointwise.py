@@ -22,16 +22,80 @@ class Row:
     operand: int = 0
 
 
-_UNARY = (
-    "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf erfc erfinv exp exp2 expm1 floor frac isinf isnan "
-    "lgamma log log10 log1p log2 logical_not neg reciprocal relu rsqrt sgn sigmoid sign signbit silu sin sinh sqrt tan "
-    "tanh trunc round gelu"
-).split()
-_BINARY_DEFAULT = (
-    "maximum minimum atan2 hypot nextafter logical_and logical_or logical_xor sigmoid_backward tanh_backward "
-    "threshold_backward silu_backward gelu_backward"
-).split()
-_TENSOR_OR_SCALAR = "eq ne lt le gt ge fmod remainder bitwise_and bitwise_or bitwise_xor".split()
+_UNARY = [
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "bitwise_not",
+    "ceil",
+    "cos",
+    "cosh",
+    "erf",
+    "erfc",
+    "erfinv",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "frac",
+    "isinf",
+    "isnan",
+    "lgamma",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "logical_not",
+    "neg",
+    "reciprocal",
+    "relu",
+    "rsqrt",
+    "sgn",
+    "sigmoid",
+    "sign",
+    "signbit",
+    "silu",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+    "round",
+    "gelu",
+]
+_BINARY_DEFAULT = [
+    "maximum",
+    "minimum",
+    "atan2",
+    "hypot",
+    "nextafter",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "sigmoid_backward",
+    "tanh_backward",
+    "threshold_backward",
+    "silu_backward",
+    "gelu_backward",
+]
+_TENSOR_OR_SCALAR = [
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "fmod",
+    "remainder",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+]
 _MORE = (
     aten.add.Tensor,
     aten.add.Scalar,

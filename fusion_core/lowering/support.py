@@ -67,7 +67,7 @@ def _tensor_reason(tensors: list[torch.Tensor]) -> str:
             return "a lazy conj or neg bit"
         if tensor.device != result.device and not (tensor.dim() == 0 and tensor.device.type == "cpu"):
             return f"operands on {tensor.device} and {result.device}"
-    if any(isinstance(s, int) and s == 0 for s in result.shape):
+    if any(type(s) is int and s == 0 for s in result.shape):
         return "an empty tensor"
     if not any(t.device == result.device for t in tensors[1:]):
         return "no operand on the result's device"

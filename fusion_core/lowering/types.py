@@ -61,9 +61,9 @@ def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _layout(tensor: torch.Tensor) -> list[tuple[str, str]]:
-    return [(str(sz), str(st)) for sz, st in zip(tensor.shape, tensor.stride(), strict=True) if str(sz) != "1"] + [
-        ("rank", str(tensor.dim()))
-    ]
+    return [
+        (str(sz), str(st)) for sz, st in zip(tensor.shape, tensor.stride(), strict=True) if str(sz) != "1"
+    ] + [("rank", str(tensor.dim()))]
 
 
 class TypeTable:
@@ -81,7 +81,11 @@ class TypeTable:
             shape: tuple[Dim, ...] = () if tensor.dim() == 0 else (1 if tensor.numel() == 1 else "s0",)
             return TensorType(dtype, shape)
         shape = tuple(self._dim(size) for size in tensor.shape)
-        layout = "dense" if not is_input or _is_row_major(tensor) else f"{{{', '.join(map(str, tensor.stride()))}}}"
+        layout = (
+            "dense"
+            if not is_input or _is_row_major(tensor)
+            else f"{{{', '.join(map(str, tensor.stride()))}}}"
+        )
         return TensorType(dtype, shape, layout)
 
     def _dim(self, size: object) -> Dim:

@@ -14,6 +14,11 @@ def remove_dead_code(graph: Graph) -> Graph:
     effects = analyze(copied).effects
     for node in reversed(list(copied.nodes)):
         mine = effects[node]
-        if node.op in ("call_function", "get_attr") and not node.users and not mine.writes and not mine.barrier:
+        if (
+            node.op in ("call_function", "get_attr")
+            and not node.users
+            and not mine.writes
+            and not mine.barrier
+        ):
             copied.erase_node(node)
     return copied

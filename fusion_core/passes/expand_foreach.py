@@ -16,10 +16,38 @@ aten = torch.ops.aten
 _TWINS: dict[str, Any] = {
     **{
         f"_foreach_{name}.default": getattr(aten, name).default
-        for name in (
-            "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal "
-            "round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc"
-        ).split()
+        for name in [
+            "abs",
+            "acos",
+            "asin",
+            "atan",
+            "ceil",
+            "cos",
+            "cosh",
+            "erf",
+            "erfc",
+            "exp",
+            "expm1",
+            "floor",
+            "frac",
+            "lgamma",
+            "log",
+            "log10",
+            "log1p",
+            "log2",
+            "neg",
+            "reciprocal",
+            "round",
+            "rsqrt",
+            "sigmoid",
+            "sign",
+            "sin",
+            "sinh",
+            "sqrt",
+            "tan",
+            "tanh",
+            "trunc",
+        ]
     },
     **{
         f"_foreach_{name}.{overload}": getattr(aten, name).Tensor
@@ -63,7 +91,11 @@ def expand_foreach(graph: Graph) -> Graph:
 
 def _qualified(node: Node) -> str:
     target = node.target
-    return f"{target.overloadpacket.__name__}.{target._overloadname}" if isinstance(target, torch._ops.OpOverload) else ""
+    return (
+        f"{target.overloadpacket.__name__}.{target._overloadname}"
+        if isinstance(target, torch._ops.OpOverload)
+        else ""
+    )
 
 
 def _expand(graph: Graph, node: Node, twin: Any) -> None:

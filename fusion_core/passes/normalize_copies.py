@@ -29,7 +29,12 @@ def normalize_copies(graph: Graph) -> Graph:
 def _is_clone(node: Node, source: object) -> bool:
     result = tensor_of(node)
     given = tensor_of(source) if isinstance(source, Node) else None
-    if result is None or given is None or result.layout is not torch.strided or given.layout is not torch.strided:
+    if (
+        result is None
+        or given is None
+        or result.layout is not torch.strided
+        or given.layout is not torch.strided
+    ):
         return False
     sizes = list(map(str, result.shape)) == list(map(str, given.shape))
     same = sizes and (result.dtype, result.device) == (given.dtype, given.device)

@@ -50,7 +50,5 @@ def _clone_before(graph: Graph, node: Node, writer: Node) -> Node:
 
 def _first_write(graph: Graph, writer: Node) -> Node:
     """The clone goes right before the first copy of the epilogue: every view of the old value exists there."""
-    for node in graph.nodes:
-        if node.target is torch.ops.aten.copy_.default or node is writer:
-            return node
-    return writer
+    found: Node = next(n for n in graph.nodes if n.target is torch.ops.aten.copy_.default or n is writer)
+    return found

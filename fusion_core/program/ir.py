@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
 
-Dim = Union[int, str]
+Dim = int | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Constant:
     kind: str
 
     @staticmethod
-    def of(value: bool | int | float | complex | str | None) -> Constant:
+    def of(value: bool | complex | str | None) -> Constant:
         """Returns the constant for a Python value."""
         return Constant(value, type(value).__name__)
 
@@ -56,7 +55,7 @@ class Constant:
         return str(self.value) if isinstance(self.value, str) else repr(self.value)
 
 
-Argument = Union[Value, Constant]
+Argument = Value | Constant
 
 
 @dataclass(frozen=True, slots=True)

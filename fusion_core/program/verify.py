@@ -1,8 +1,8 @@
 """Proof obligations of a FusionProgram before an executor may see it.
 
 The rule numbers are those under which nvFuser's silent failures were measured: R1 one typed source per target, R2 an
-aliased value is no output, R3 no reader at another index than the write's, R4 no source in another written input, R5 outputs are fresh memory, R7 nothing else
-overlaps a written input.
+aliased value is no output, R3 no reader at another index than the write's, R4 no source in another written input, R5
+outputs are fresh memory, R7 nothing else overlaps a written input.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def _check_r1(program: FusionProgram) -> None:
         if pair.target not in inputs:
             raise VerifyError("R1", f"%{pair.target.index}", pair.line, "only an input can be written")
         if pair.target in targets:
-            raise VerifyError("R1", f"%{pair.target.index}", pair.line, "is written twice; only the last write may leave")
+            raise VerifyError(
+                "R1", f"%{pair.target.index}", pair.line, "is written twice; only the last write may leave"
+            )
         if pair.source in inputs:
             raise VerifyError("R1", name, pair.line, "is an input; write a `set` of it")
         if pair.source in sources:

@@ -112,7 +112,12 @@ class _Ref:
 
 
 def _is_plain_write(copy: Node) -> bool:
-    return len(copy.args) == 2 and not copy.kwargs and not copy.users and all(isinstance(a, Node) for a in copy.args)
+    return (
+        len(copy.args) == 2
+        and not copy.kwargs
+        and not copy.users
+        and all(isinstance(a, Node) for a in copy.args)
+    )
 
 
 def _with_frees(steps: list[AnyStep], kept: set[int]) -> Iterator[AnyStep]:

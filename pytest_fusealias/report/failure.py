@@ -16,10 +16,17 @@ _SHOWN_FINDINGS = 6
 
 def failure_text(verdict: Verdict, node_id: str, replay: str) -> str:
     """Returns what failed, by check and path, what else was found, and the command that runs it again."""
-    kind = "the backend refuses what eager runs" if verdict.refused else "the compiled program differs from eager"
+    kind = (
+        "the backend refuses what eager runs"
+        if verdict.refused
+        else "the compiled program differs from eager"
+    )
     lines = [f"fusion_equiv: {kind} (backend {verdict.backend}, {node_id})"]
     for result in verdict.failures:
         lines += _result_lines(result)
+    lines += [
+        f"  {c.check}: NOT-MEASURED: {c.reason}" for c in verdict.not_measured if c not in verdict.failures
+    ]
     passed = [c.check for c in verdict.checks if c.outcome is Outcome.PASS and c not in verdict.failures]
     lines.append(f"  passed: {', '.join(passed) or 'none'}")
     lines += [f"  weak: {f.check}: {f.path}: {f.text}" for f in verdict.weak[:_SHOWN_FINDINGS]]

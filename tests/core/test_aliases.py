@@ -87,7 +87,9 @@ def recomputed(x, b):
 
 
 @pytest.mark.parametrize(
-    ("function", "size"), [(saved_clone, 3), (saved_view, 4), (recomputed, 3)], ids=["clone", "view", "recomputed"]
+    ("function", "size"),
+    [(saved_clone, 3), (saved_view, 4), (recomputed, 3)],
+    ids=["clone", "view", "recomputed"],
 )
 def test_gradients_read_the_old_value(function, size):
     assert_equal(function, lambda: (ramp(3, start=1).requires_grad_(), ramp(size)))
@@ -149,7 +151,11 @@ VIEWS = {
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     views=st.lists(st.sampled_from(sorted(VIEWS)), min_size=2, max_size=3),
-    steps=st.lists(st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=4),
+    steps=st.lists(
+        st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 2), st.integers(0, 2)),
+        min_size=1,
+        max_size=4,
+    ),
 )
 def test_random_alias_programs(views, steps):
     """Views of one buffer as inputs, in-place operators between them in any order."""

@@ -18,7 +18,9 @@ def ema(average, x):
 
 
 def test_unknown_option_names_the_nearest():
-    with pytest.raises(OptionError, match=r"unknown option 'exeutor'; did you mean 'executor'\? Known: executor, "):
+    with pytest.raises(
+        OptionError, match=r"unknown option 'exeutor'; did you mean 'executor'\? Known: executor, "
+    ):
         fusion_core.compile(ema, exeutor="reference")
 
 
@@ -43,7 +45,9 @@ def test_compile_does_not_recompile_per_wrapper():
 
 
 def test_fallback_error_names_operator_and_line():
-    with pytest.raises(Exception, match=r"aten.mm.default \(test_front.py:\d+\) would run eager: no lowering rule"):
+    with pytest.raises(
+        Exception, match=r"aten.mm.default \(test_front.py:\d+\) would run eager: no lowering rule"
+    ):
         fusion_core.compile(lambda x: x @ x + 1, fallback="error")(ramp(3, 3))
     assert FallbackError.__mro__[1] is fusion_core.FusionError
 

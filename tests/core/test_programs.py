@@ -113,13 +113,14 @@ def test_batch_norm_training():
 
 def write_cache(cache, position, token):
     cache.index_copy_(1, position, token)
-    return cache[:, : 4].sum(1)
+    return cache[:, :4].sum(1)
 
 
 def test_kv_cache_write():
     assert_equal(write_cache, lambda: (torch.zeros(2, 8, 4), torch.tensor([3]), torch.randn(2, 1, 4)))
     assert_equal(
-        lambda cache, token: cache[:, 2:3].copy_(token).sum(), lambda: (torch.zeros(2, 8, 4), torch.randn(2, 1, 4))
+        lambda cache, token: cache[:, 2:3].copy_(token).sum(),
+        lambda: (torch.zeros(2, 8, 4), torch.randn(2, 1, 4)),
     )
 
 

@@ -26,7 +26,10 @@ def op(name, result, *arguments):
 
 
 def inputs(*values, storages=None):
-    return tuple(Input(v, s, f"model.py:{v.index}") for v, s in zip(values, storages or range(len(values)), strict=True))
+    return tuple(
+        Input(v, s, f"model.py:{v.index}")
+        for v, s in zip(values, storages or range(len(values)), strict=True)
+    )
 
 
 X, Y, A, B, C = (value(i) for i in range(5))
@@ -34,7 +37,12 @@ ONE = Constant.of(1.0)
 
 BROKEN = {
     "R1_two_sources": (
-        FusionProgram(inputs(X), (op("neg.default", A, X), op("sin.default", B, X)), (), (AliasPair(X, A, "model.py:7"), AliasPair(X, B, "model.py:8"))),
+        FusionProgram(
+            inputs(X),
+            (op("neg.default", A, X), op("sin.default", B, X)),
+            (),
+            (AliasPair(X, A, "model.py:7"), AliasPair(X, B, "model.py:8")),
+        ),
         "R1: %0 (model.py:8): is written twice; only the last write may leave",
     ),
     "R1_input_as_source": (
@@ -42,15 +50,27 @@ BROKEN = {
         "R1: %1 (model.py:7): is an input; write a `set` of it",
     ),
     "R1_two_targets": (
-        FusionProgram(inputs(X, Y), (op("sin.default", A, X),), (), (AliasPair(X, A, "model.py:7"), AliasPair(Y, A, "model.py:8"))),
+        FusionProgram(
+            inputs(X, Y),
+            (op("sin.default", A, X),),
+            (),
+            (AliasPair(X, A, "model.py:7"), AliasPair(Y, A, "model.py:8")),
+        ),
         "R1: %2 (model.py:8): is bound to two targets; give each a `set` of its own",
     ),
     "R1_dtype": (
-        FusionProgram(inputs(X), (op("convert", value(2, HALF), X),), (), (AliasPair(X, value(2, HALF), "model.py:7"),)),
+        FusionProgram(
+            inputs(X), (op("convert", value(2, HALF), X),), (), (AliasPair(X, value(2, HALF), "model.py:7"),)
+        ),
         "R1: %2 (model.py:7): has type f16[s0], but is written into f32[s0]",
     ),
     "R1_intermediate_target": (
-        FusionProgram(inputs(X), (op("neg.default", A, X), op("sin.default", B, X)), (), (AliasPair(A, B, "model.py:7"),)),
+        FusionProgram(
+            inputs(X),
+            (op("neg.default", A, X), op("sin.default", B, X)),
+            (),
+            (AliasPair(A, B, "model.py:7"),),
+        ),
         "R1: %2 (model.py:7): only an input can be written",
     ),
     "R2_returned_source": (
@@ -71,7 +91,9 @@ BROKEN = {
         "R5: %2 (model.py:0): would be returned as an alias of input %0; make it a `clone`",
     ),
     "R7_overlapping_input": (
-        FusionProgram(inputs(X, Y, storages=(0, 0)), (op("add.Tensor", A, X, Y),), (), (AliasPair(X, A, "model.py:7"),)),
+        FusionProgram(
+            inputs(X, Y, storages=(0, 0)), (op("add.Tensor", A, X, Y),), (), (AliasPair(X, A, "model.py:7"),)
+        ),
         "R7: %0 (model.py:0): is written, but input %1 shares its storage",
     ),
     "SSA_undefined": (
@@ -146,4 +168,7 @@ def test_source_that_is_another_written_input():
 
 def test_text_is_stable():
     program, _ = BROKEN["R7_overlapping_input"]
-    assert text(program) == "program(%0: f32[s0] @0, %1: f32[s0] @0) {\n  %2: f32[s0] = add.Tensor(%0, %1)\n  write %0 <- %2\n}"
+    assert (
+        text(program)
+        == "program(%0: f32[s0] @0, %1: f32[s0] @0) {\n  %2: f32[s0] = add.Tensor(%0, %1)\n  write %0 <- %2\n}"
+    )

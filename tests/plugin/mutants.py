@@ -25,7 +25,10 @@ class Mutant:
 
 
 def clones(tensors):
-    return [t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t for t in tensors]
+    return [
+        t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
+        for t in tensors
+    ]
 
 
 def on_outputs(change):
@@ -225,8 +228,6 @@ def changes_backward_sign(graph, example_inputs):
     return lambda a, b: graph(a, 2 * b.detach() - b)
 
 
-
-
 def suppressed(graph, example_inputs):
     raise torch._dynamo.exc.SkipFrame
 
@@ -266,9 +267,21 @@ MUTANTS = [
         frozenset({"alias"}),
         frozenset({"identity"}),
     ),
-    Mutant("turns_view_into_copy", on_outputs(lambda outs, _: [o.clone() for o in outs]), returned_view, frozenset({"alias"})),
-    Mutant("changes_strides", on_outputs(lambda outs, _: [o.contiguous() for o in outs]), transposed, frozenset({"layout"})),
-    Mutant("changes_dtype", on_outputs(lambda outs, _: [o.double() for o in outs]), reader, frozenset({"layout"})),
+    Mutant(
+        "turns_view_into_copy",
+        on_outputs(lambda outs, _: [o.clone() for o in outs]),
+        returned_view,
+        frozenset({"alias"}),
+    ),
+    Mutant(
+        "changes_strides",
+        on_outputs(lambda outs, _: [o.contiguous() for o in outs]),
+        transposed,
+        frozenset({"layout"}),
+    ),
+    Mutant(
+        "changes_dtype", on_outputs(lambda outs, _: [o.double() for o in outs]), reader, frozenset({"layout"})
+    ),
     Mutant(
         "drops_requires_grad",
         on_outputs(lambda outs, _: [o.detach() for o in outs]),
@@ -280,22 +293,44 @@ MUTANTS = [
     Mutant("zeroes_one_gradient", zeroes_one_gradient, two_weights, frozenset({"grads"})),
     Mutant("flips_one_gradient", changes_backward_sign, two_weights, frozenset({"grads"})),
     Mutant("writes_outside_window", on_inputs_after(write_past_window), window, frozenset({"mutation"})),
-    Mutant("mutates_read_only_input", on_inputs_after(lambda ins: ins[1].add_(1)), reader, frozenset({"mutation"})),
+    Mutant(
+        "mutates_read_only_input",
+        on_inputs_after(lambda ins: ins[1].add_(1)),
+        reader,
+        frozenset({"mutation"}),
+    ),
     Mutant("mutates_unused_input", mutates_unused, unused, frozenset({"mutation"})),
     Mutant("swaps_two_copies", on_inputs_after(swap_targets), two_copies, frozenset({"mutation"})),
-    Mutant("swallows_exception", swallows_exception, raising, frozenset({"raises"}), spec={"raises": RuntimeError}),
+    Mutant(
+        "swallows_exception",
+        swallows_exception,
+        raising,
+        frozenset({"raises"}),
+        spec={"raises": RuntimeError},
+    ),
     Mutant(
         "forgets_write_before_raising",
         forgets_write_before_raising,
         raising_after_write,
         frozenset({"mutation"}),
         spec={"raises": RuntimeError},
-        wrong_backends=("aot_eager", "fusion_core"),  # functionalization writes inputs at the end of the graph
+        wrong_backends=(
+            "aot_eager",
+            "fusion_core",
+        ),  # functionalization writes inputs at the end of the graph
     ),
     Mutant("draws_once_more", on_inputs_after(lambda _ins: torch.rand(1)), dropout, frozenset({"rng"})),
     Mutant("splits_one_object", splits_object, empty_twice, frozenset({"identity"})),
-    Mutant("copies_returned_input", returns_copy_of_input, returned_input, frozenset({"alias"}), frozenset({"identity"})),
-    Mutant("resolves_conjugate", resolves_conjugate, complex_conjugate, frozenset({"meta"}), frozenset({"alias"})),
+    Mutant(
+        "copies_returned_input",
+        returns_copy_of_input,
+        returned_input,
+        frozenset({"alias"}),
+        frozenset({"identity"}),
+    ),
+    Mutant(
+        "resolves_conjugate", resolves_conjugate, complex_conjugate, frozenset({"meta"}), frozenset({"alias"})
+    ),
     Mutant("never_compiles", gives_function_back, reader, frozenset({"compiled"})),
     Mutant("skips_every_frame", suppressed, reader, frozenset({"compiled"})),
 ]

@@ -106,11 +106,15 @@ def test_ids_and_backend_option(pytester, workers):
 
 def test_ini_twins(pytester):
     pytester.makepyfile(SUITE)
-    pytester.makeini("[pytest]\nfusion_backend = aot_eager\nfusion_dtype = float64\nfusion_seed = 3\nfusion_strict = true\n")
+    pytester.makeini(
+        "[pytest]\nfusion_backend = aot_eager\nfusion_dtype = float64\nfusion_seed = 3\nfusion_strict = true\n"
+    )
     result = pytester.runpytest_subprocess("-k", "method or bound")
     result.stdout.fnmatch_lines(["fusealias: torch *, backend aot_eager, cpu, float64, seed 3, strict"])
     result.assert_outcomes(passed=2, failed=1)
-    over = pytester.runpytest_subprocess("-k", "method", "--fusion-seed=5", "--fusion-dtype=float32", "--fusion-backend=eager")
+    over = pytester.runpytest_subprocess(
+        "-k", "method", "--fusion-seed=5", "--fusion-dtype=float32", "--fusion-backend=eager"
+    )
     over.stdout.fnmatch_lines(["fusealias: torch *, backend eager, cpu, float32, seed 5, strict"])
 
 
