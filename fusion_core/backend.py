@@ -158,8 +158,6 @@ def _fresh_classes(
 
 def _counts_as_eager(node: Node) -> bool:
     """Views and tuple access move no data, so they are no work left to eager."""
-    from fusion_core.alias import is_view, tensor_of
-
     return (
         not is_view(node) and "getitem" not in str(node.target) and tensor_of(node) is not None
     ) or node.target is COPY_
