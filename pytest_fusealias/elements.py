@@ -22,6 +22,7 @@ TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
 
 
 def difference(a: TensorRecord, b: TensorRecord, spec: Spec) -> str:
+    """Returns how two tensors of one type differ beyond tolerance, or an empty string; `a` is eager's."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return ""  # layout reports it
     x, y = a.value, b.value
@@ -29,9 +30,9 @@ def difference(a: TensorRecord, b: TensorRecord, spec: Spec) -> str:
         return ""
     if not a.strided:
         x, y = x.to_dense(), y.to_dense()
-    if x.dtype.is_floating_point or x.dtype.is_complex or x.dtype in (torch.bool,) or not x.is_quantized:
-        return _elementwise(x, y, spec)
-    return _elementwise(x.dequantize(), y.dequantize(), spec)
+    if x.is_quantized:
+        x, y = x.dequantize(), y.dequantize()
+    return _elementwise(x, y, spec)
 
 
 def tolerance(dtype: torch.dtype, spec: Spec) -> tuple[float, float]:
@@ -71,6 +72,7 @@ def _shown(value: torch.Tensor) -> str:
 
 
 def storage_difference(a: StorageRecord, b: StorageRecord, spec: Spec) -> str:
+    """Returns how two storages differ, or an empty string; elements that eager does not write must keep their bits."""
     if a.after.numel() != b.after.numel():
         return f"its storage has {a.after.numel()} bytes after eager, {b.after.numel()} after the backend"
     if torch.equal(a.after, b.after):
