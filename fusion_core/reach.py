@@ -9,6 +9,7 @@ import dis
 import functools
 import inspect
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -94,7 +95,7 @@ def _loaded_names(code: types.CodeType) -> list[str]:
 class _Walker:
     def __init__(self) -> None:
         self.found: list[Reached] = []
-        self._paths: set[str] = set()
+        self._paths: dict[str, torch.Tensor] = {}
         self.entered: dict[int, object] = {}  # keeps what was entered alive, so that an id means one object
         self._tensor_paths: dict[int, str] = {}
 
@@ -110,20 +111,26 @@ class _Walker:
                 stack.extend(reversed(list(self._children(where, value))))
 
     def _add_tensor(self, path: str, tensor: torch.Tensor) -> Iterator[tuple[str, object]]:
-        if path in self._paths:
+        if self._paths.get(path) is tensor:
             return
-        self._paths.add(path)
+        while path in self._paths:  # another tensor of the same name, such as a global of another module
+            path += "'"
+        self._paths[path] = tensor
         self.found.append(Reached(path, tensor))
         first_visit = id(tensor) not in self._tensor_paths
         self._tensor_paths.setdefault(id(tensor), path)
         if first_visit and (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None:
             yield f"{path}.grad", tensor.grad
+        if first_visit:
+            yield from ((f"{path}.{name}", item) for name, item in getattr(tensor, "__dict__", {}).items())
 
     def _children(self, path: str, value: Any) -> Iterator[tuple[str, object]]:
         if isinstance(value, Mapping):
             yield from self._items(path, value)
-        elif isinstance(value, (list, tuple)):
+            yield from _own_attributes(path, value)
+        elif isinstance(value, (list, tuple, deque)):
             yield from ((f"{path}{_index(value, i)}", item) for i, item in enumerate(value))
+            yield from _own_attributes(path, value)
         elif isinstance(value, functools.partial):
             yield from (
                 (f"{path}.func", value.func),
@@ -140,6 +147,10 @@ class _Walker:
             yield path, torch.from_numpy(value)
         elif isinstance(value, torch.optim.Optimizer) or not _is_foreign(value):
             yield from _attributes(path, value)
+        else:  # an object of a library: its own tensors, and nothing further
+            yield from (
+                (p, item) for p, item in _own_attributes(path, value) if isinstance(item, torch.Tensor)
+            )
 
     def _items(self, path: str, mapping: Mapping[Any, Any]) -> Iterator[tuple[str, object]]:
         for position, (key, item) in enumerate(list(mapping.items())):
@@ -149,7 +160,11 @@ class _Walker:
                 yield f"{path}[{key!r}]", item
 
 
-def _index(value: list[Any] | tuple[Any, ...], position: int) -> str:
+def _own_attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
+    yield from ((f"{path}.{name}", item) for name, item in getattr(value, "__dict__", {}).items())
+
+
+def _index(value: list[Any] | tuple[Any, ...] | deque[Any], position: int) -> str:
     fields = getattr(value, "_fields", None)
     return f".{fields[position]}" if fields else f"[{position}]"
 
@@ -187,16 +202,33 @@ def _module_children(path: str, module: torch.nn.Module) -> Iterator[tuple[str, 
         for name, item in vars(module)[table].items():
             yield f"{path}.{name}", item
     for name, item in vars(module).items():
-        if name not in inner and not name.endswith(_HOOK_DICTS):
+        own_table = name.startswith("_") and name.endswith(_HOOK_DICTS)
+        if name not in inner and not own_table:
             yield f"{path}.{name}", item
+        elif own_table:
+            hooks = [hook for hook in item.values() if callable(hook)] if isinstance(item, Mapping) else []
+            yield from ((f"{path}.{name}[{i}]", hook) for i, hook in enumerate(hooks))
+    yield from _class_attributes(path, module)
     if "forward" not in vars(module) and not _is_foreign(module):
         yield f"{path}.forward", type(module).forward
 
 
+def _class_attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
+    """Tensors and containers that the classes of a user's object hold, and what its call would reach."""
+    for kind in type(value).__mro__:
+        if kind.__module__.split(".")[0] in (*_FOREIGN, "builtins"):
+            continue
+        for name, item in vars(kind).items():
+            if isinstance(item, (torch.Tensor, list, dict)) or name == "__call__":
+                yield f"{path}.{name}", item
+
+
 def _attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
+    is_optimizer = isinstance(value, torch.optim.Optimizer)
     for name, item in getattr(value, "__dict__", {}).items():
-        if not name.endswith(_HOOK_DICTS) and "_hook" not in name:
+        if not (is_optimizer and "_hook" in name):
             yield f"{path}.{name}", item
+    yield from _class_attributes(path, value)
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:

@@ -39,7 +39,7 @@ class Program:
     def run(self, call: Callable[..., Any]) -> Any:
         """Runs the program with `call` in the place of its own function."""
         if self.drive is not None:
-            return self.drive(call, *self.args)
+            return self.drive(call, *self.args, **self.kwargs)
         return call(*self.args, **self.kwargs)
 
     def roots(self) -> dict[str, object]:
@@ -81,6 +81,10 @@ def require_equal_builds(first: Program, second: Program) -> None:
             "build the same inputs and state at every call"
         )
     for path, tensor in one.items():
+        if tensor.is_nested:
+            raise ProgramError(
+                f"{path} is a nested tensor; these cannot be compared yet, pass its values and offsets"
+            )
         if not _same_tensor(tensor, two[path]):
             raise ProgramError(
                 f"two builds with the same seed differ at {path}; derive all inputs from torch, numpy or random, "
@@ -99,10 +103,14 @@ def _same_tensor(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if a.device.type == "meta" or a.layout is not torch.strided:
         return True
-    x, y = a.detach().resolve_conj().resolve_neg(), b.detach().resolve_conj().resolve_neg()
-    if x.dtype.is_floating_point or x.dtype.is_complex:
-        return torch.equal(torch.nan_to_num(x), torch.nan_to_num(y))
-    return torch.equal(x, y)
+    return torch.equal(_plain_bytes(a), _plain_bytes(b))
+
+
+def _plain_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as bytes: every dtype has them, and equal builds give equal NaNs."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    plain = plain.int_repr() if plain.is_quantized else plain
+    return plain.contiguous().reshape(-1).view(torch.uint8)
 
 
 def require_disjoint(arms: Mapping[str, Program]) -> None:
@@ -110,19 +118,18 @@ def require_disjoint(arms: Mapping[str, Program]) -> None:
 
     Two builds that share memory would run on each other's results; the difference would be blamed on the backend.
     """
-    seen: list[tuple[str, int, int, str]] = []
-    for name, program in arms.items():
-        mine = []
+    extents: dict[tuple[str, int, int, str], str] = {}
+    for arm, program in arms.items():
         for reached in reach.walk(program.roots()):
-            if not has_storage(reached.tensor):
-                continue
-            for device, start, stop in storage_extents([reached.tensor]):
-                mine.append((device, start, stop, reached.path))
-        for device, start, stop, path in mine:
-            for other_device, other_start, other_stop, other_path in seen:
-                if device == other_device and start < other_stop and other_start < stop:
-                    raise ProgramError(_shared_message(path, other_path, name))
-        seen += mine
+            if has_storage(reached.tensor):
+                for device, start, stop in storage_extents([reached.tensor]):
+                    extents.setdefault((device, start, stop, arm), reached.path)
+    last: tuple[str, int, str, str] | None = None  # device, end, arm, path of what reaches furthest so far
+    for (device, start, stop, arm), path in sorted(extents.items()):
+        if last is not None and last[0] == device and start < last[1] and last[2] != arm:
+            raise ProgramError(_shared_message(path, last[3], arm if arm != "eager" else last[2]))
+        if last is None or last[0] != device or stop > last[1]:
+            last = (device, stop, arm, path)
 
 
 def _shared_message(path: str, other_path: str, arm: str) -> str:

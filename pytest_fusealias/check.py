@@ -18,7 +18,7 @@ from pytest_fusealias.build import (
     require_one_device,
 )
 from pytest_fusealias.compare import compare, decide
-from pytest_fusealias.compilers import resolve
+from pytest_fusealias.compilers import forget_compiled, resolve
 from pytest_fusealias.model import UNMEASURED, CheckResult, Observation, Outcome, Spec, Verdict
 from pytest_fusealias.run import run_compiled, run_control, run_eager
 
@@ -43,6 +43,10 @@ def check(factory: Callable[[], Program], spec: Spec) -> Verdict:
         require_equal_builds(eager_program, control_program)
         require_one_device(eager_program)
         control = run_control(control_program, spec)
+        forget_compiled()  # the control run may have left code that higher-order operators compiled under its mode
+        require_disjoint(
+            programs
+        )  # state that appears during a run may be shared too, such as a cache that fills itself
         eager = _with_written(run_eager(eager_program, spec), control)
         _require_expected_error(eager, spec)
         _require_deterministic(eager, control, spec)
@@ -66,11 +70,13 @@ def _kept_random_state() -> Iterator[None]:
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy is not None else None
     python_state = random.getstate()
-    with torch.random.fork_rng(devices=devices):
-        yield
-    random.setstate(python_state)
-    if numpy is not None:
-        numpy.random.set_state(numpy_state)
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python_state)
+        if numpy is not None:
+            numpy.random.set_state(numpy_state)
 
 
 def _with_written(eager: Observation, control: Observation) -> Observation:
@@ -80,8 +86,18 @@ def _with_written(eager: Observation, control: Observation) -> Observation:
     return dataclasses.replace(eager, storages=storages)
 
 
+# Raised by a mistake in the test, not by an operator that refuses its arguments.
+_MISTAKES = frozenset(
+    {"AssertionError", "AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "TypeError"}
+)
+
+
 def _require_expected_error(eager: Observation, spec: Spec) -> None:
     if spec.raises is None:
+        if eager.error is not None and eager.error.phase == "call" and eager.error.type_name in _MISTAKES:
+            raise ProgramError(
+                f"the program fails in eager with {eager.error.type_name} ({eager.error.message})"
+            )
         return
     expected = spec.raises if isinstance(spec.raises, tuple) else (spec.raises,)
     names = [kind.__name__ for kind in expected]
@@ -129,7 +145,8 @@ def _with_doubts(
 def _doubt(
     result: CheckResult, eager: Observation, control: Observation, compiled: Observation, spec: Spec
 ) -> str:
-    if eager.error is not None and spec.raises is None and result.check == "values":
+    failed = eager.error is not None and eager.error.phase == "call"
+    if failed and eager.error is not None and spec.raises is None and result.check == "values":
         error = f"{eager.error.type_name} ({eager.error.message})"
         return f"eager raises {error}, so there are no values; if it must raise, declare raises={eager.error.type_name}"
     if control.unnamed_writes and result.check == "mutation":

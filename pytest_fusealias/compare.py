@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pytest_fusealias.elements import difference, storage_difference
+from pytest_fusealias.elements import difference, storage_difference, tolerance
 from pytest_fusealias.model import CHECKS, CheckResult, Finding, Observation, Outcome, Relation, Spec
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ def compare(eager: Observation, other: Observation, spec: Spec) -> dict[str, lis
     findings: dict[str, list[Finding]] = {check: [] for check in CHECKS if check in spec.checks}
     if other.error is not None and eager.error is None:
         return findings | {"raises": check_raises(eager, other, spec)}
-    failed = eager.error is not None
+    failed = (
+        eager.error is not None and eager.error.phase == "call"
+    )  # an error in backward leaves the outputs
     for check in findings:
         if not failed or check in ("raises", "mutation", "compiled", "layout", "meta"):
             findings[check] = TABLE[check](eager, other, spec)
@@ -55,7 +57,7 @@ def check_raises(eager: Observation, other: Observation, spec: Spec) -> list[Fin
 
 def check_values(eager: Observation, other: Observation, spec: Spec) -> list[Finding]:
     """The outputs have eager's structure and, within tolerance, its values."""
-    found = _structure(eager, other)
+    found = _structure(eager, other, spec)
     if found:
         return found
     for path, a in eager.tensors.items():
@@ -65,13 +67,20 @@ def check_values(eager: Observation, other: Observation, spec: Spec) -> list[Fin
     return found
 
 
-def _structure(eager: Observation, other: Observation) -> list[Finding]:
-    if len(eager.leaves) != len(other.leaves) or [p for p, _ in eager.leaves] != [p for p, _ in other.leaves]:
+def _structure(eager: Observation, other: Observation, spec: Spec) -> list[Finding]:
+    if eager.structure != other.structure or [p for p, _ in eager.leaves] != [p for p, _ in other.leaves]:
         text = f"the outputs have another structure: eager {_listed(eager)}, the backend {_listed(other)}"
         return [Finding("values", "output", text)]
-    found = []
+    found = [
+        Finding("values", p, "eager's output holds this tensor, the backend's not")
+        for p in _only_in(eager, other, "output")
+    ]
+    found += [
+        Finding("values", p, "the backend's output holds this tensor, eager's not")
+        for p in _only_in(other, eager, "output")
+    ]
     for (path, a), (_, b) in zip(eager.leaves, other.leaves, strict=True):
-        if a != b and not _close_scalars(a, b):
+        if a != b and not _close_scalars(a, b, spec):
             found.append(Finding("values", path, f"eager returns {a}, the backend {b}"))
     return found
 
@@ -80,13 +89,14 @@ def _listed(observed: Observation) -> str:
     return "(" + ", ".join(f"{path}: {kind.split(':')[0]}" for path, kind in observed.leaves[:8]) + ")"
 
 
-def _close_scalars(a: str, b: str) -> bool:
+def _close_scalars(a: str, b: str, spec: Spec) -> bool:
     """Floats read from tensors (`loss.item()`) carry the tensor's rounding; float32's is the widest common one."""
     kinds = (a.split(":")[0], b.split(":")[0])
     if kinds[0] != kinds[1] or kinds[0] not in ("float", "complex"):
         return False
     x, y = (complex(v.split(":", 1)[1]) for v in (a, b))
-    return bool(torch.isclose(torch.tensor(y), torch.tensor(x), rtol=1.3e-6, atol=1e-5, equal_nan=True))
+    rtol, atol = tolerance(torch.float32, spec)
+    return bool(torch.isclose(torch.tensor(y), torch.tensor(x), rtol=rtol, atol=atol, equal_nan=True))
 
 
 def check_mutation(eager: Observation, other: Observation, spec: Spec) -> list[Finding]:
@@ -110,12 +120,9 @@ def check_mutation(eager: Observation, other: Observation, spec: Spec) -> list[F
             )
         elif text := difference(a, b, spec):
             found.append(Finding("mutation", path, text))
-    for path, b in other.tensors.items():
-        if b.role == "input" and path not in eager.tensors:
-            found.append(
-                Finding("mutation", path, "the backend creates this tensor during the call, eager does not")
-            )
-    return found
+    text = "the backend creates this tensor during the call, eager does not"
+    found += [Finding("mutation", path, text) for path in _only_in(other, eager, "input")]
+    return found + _removals("mutation", "input", eager, other)
 
 
 def check_alias(eager: Observation, other: Observation, spec: Spec) -> list[Finding]:
@@ -216,6 +223,8 @@ def check_meta(eager: Observation, other: Observation, spec: Spec) -> list[Findi
     found = []
     for a, b in _pairs(eager, other, ("output", "input")):
         found += _attributes("meta", a, b, ("requires_grad", "is_leaf", "has_grad_fn", "is_conj", "is_neg"))
+        if a.role == "output":
+            found += _attributes("meta", a, b, ("type_name",))
         if None not in (a.version_bumped, b.version_bumped) and a.version_bumped != b.version_bumped:
             text = _said("version counter moved", a.version_bumped, b.version_bumped)
             found.append(Finding("meta", a.path, text, strong=False))
@@ -235,10 +244,11 @@ def check_grads(eager: Observation, other: Observation, spec: Spec) -> list[Find
         found += _attributes("grads", a, b, ("dtype", "device", "layout", "shape", "requires_grad"))
         if text := difference(a, b, spec):
             found.append(Finding("grads", path, text))
-        if a.shape == b.shape and _significant(a) != _significant(b):
+        if a.strided and b.strided and a.shape == b.shape and _significant(a) != _significant(b):
             found.append(Finding("grads", path, _said("strides", a.stride, b.stride), strong=False))
     text = "eager has None, the backend has a gradient"
-    return found + [Finding("grads", path, text) for path in _only_in(other, eager, "grad")]
+    found += [Finding("grads", path, text) for path in _only_in(other, eager, "grad")]
+    return found + _removals("grads", "grad", eager, other)
 
 
 def check_rng(eager: Observation, other: Observation, spec: Spec) -> list[Finding]:
@@ -278,6 +288,18 @@ def _pairs(
 def _attributes(check: str, a: TensorRecord, b: TensorRecord, names: tuple[str, ...]) -> list[Finding]:
     pairs = [(name, getattr(a, name), getattr(b, name)) for name in names]
     return [Finding(check, a.path, _said(name, x, y)) for name, x, y in pairs if x != y]
+
+
+def _removals(check: str, role: str, eager: Observation, other: Observation) -> list[Finding]:
+    """Tensors that one run takes away from where they were, such as a gradient that is set to None."""
+    both = eager.tensors.keys() & other.tensors.keys()
+    odd = [
+        p for p in eager.tensors if p in (eager.gone ^ other.gone) & both and eager.tensors[p].role == role
+    ]
+    return [
+        Finding(check, p, _said("still there after the call", p not in eager.gone, p not in other.gone))
+        for p in odd
+    ]
 
 
 def _only_in(one: Observation, two: Observation, role: str) -> list[str]:

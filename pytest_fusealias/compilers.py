@@ -40,12 +40,19 @@ class _Counts:
     executions: int = 0
 
 
-def resolve(backend: str | Callable[..., Any]) -> Compiler:
+def forget_compiled() -> None:
+    """Clears what Dynamo has compiled in this process."""
+    torch._dynamo.reset()
+
+
+def resolve(backend: str | Callable[..., Any] | Compiler) -> Compiler:
     """Returns the compiler for a backend name or callable.
 
     A callable with two required parameters is a Dynamo backend, one with a single required parameter compiles a
     function and returns another (`thunder.jit`, say). Raises UnknownBackendError.
     """
+    if isinstance(backend, Compiler):
+        return backend
     if isinstance(backend, str):
         names = torch._dynamo.list_backends(exclude_tags=())
         if backend not in names:
@@ -58,13 +65,21 @@ def resolve(backend: str | Callable[..., Any]) -> Compiler:
     return Compiler(name_of(backend), backend, takes_function=_takes_function(backend))
 
 
-def name_of(backend: str | Callable[..., Any]) -> str:
+def named(name: str, target: Callable[..., Any]) -> Compiler:
+    """Returns the compiler for a callable that is registered under a name of its own."""
+    return Compiler(name, target, takes_function=_takes_function(target))
+
+
+def name_of(backend: str | Callable[..., Any] | Compiler) -> str:
     """Returns a readable name, fit for a test id."""
     if isinstance(backend, str):
         return backend
+    if isinstance(backend, Compiler):
+        return backend.name
     if isinstance(backend, functools.partial):
         return name_of(backend.func)
-    return str(getattr(backend, "__name__", type(backend).__name__))
+    name = str(getattr(backend, "__name__", type(backend).__name__))
+    return "backend" if name == "<lambda>" else name
 
 
 def _takes_function(backend: Callable[..., Any]) -> bool:
@@ -73,7 +88,10 @@ def _takes_function(backend: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [p for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
+    positional = [p for p in parameters if p.kind in kinds]
+    required = [p for p in positional if p.default is inspect.Parameter.empty]
+    if not required and positional:
+        return True  # such as a partial of torch.compile
     if len(required) not in (1, 2):
         raise UnknownBackendError(
             f"backend {name_of(backend)!r} takes {len(required)} required arguments; expected two for a Dynamo backend "

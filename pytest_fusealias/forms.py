@@ -37,7 +37,7 @@ def reject_unittest(collector: pytest.Collector, name: str, obj: object) -> None
     """Raises CollectError for a marked unittest class: its methods cannot take parameters or return programs."""
     if not (inspect.isclass(obj) and issubclass(obj, unittest.TestCase)):
         return
-    marked = [obj, *(m for n, m in vars(obj).items() if n.startswith("test"))]
+    marked = [obj, *(getattr(obj, n) for n in dir(obj) if n.startswith("test"))]
     if any(_has_mark(m) for m in marked) or collector.get_closest_marker(NAME) is not None:
         raise collector.CollectError(
             f"{NAME} on unittest class {name}: unittest methods take no arguments; write a plain pytest function or class"
@@ -99,9 +99,19 @@ def _filled(metafunc: pytest.Metafunc) -> frozenset[str]:
 def _parametrize_backends(metafunc: pytest.Metafunc, arguments: dict[str, Any]) -> None:
     backends = backends_of(arguments, metafunc.config)
     names = _unique([_resolved(metafunc.config, backend).name for backend in backends])
+    _require_known_prefixes(arguments, names, metafunc.config)
     ids: list[Any] = [pytest.HIDDEN_PARAM] if len(backends) == 1 else list(names)
     metafunc.fixturenames.append(BACKEND_PARAMETER)
     metafunc.parametrize(BACKEND_PARAMETER, backends, ids=ids)
+
+
+def _require_known_prefixes(arguments: dict[str, Any], names: list[str], config: pytest.Config) -> None:
+    if config.stash[session.SETTINGS].command_line_backends is not None:
+        return  # the entries are for the backends that the command line replaced
+    for key in arguments.get("xfail_checks", {}):
+        prefix = key.rpartition(":")[0]
+        if prefix and prefix not in names:
+            raise MarkerError(f"xfail_checks names {key!r}, but the backends are {', '.join(names)}")
 
 
 def backends_of(arguments: dict[str, Any], config: pytest.Config) -> list[Any]:
@@ -129,10 +139,12 @@ def _resolved(config: pytest.Config, backend: Any) -> Any:
 
 
 def registered(config: pytest.Config, backend: Any) -> Any:
-    """Returns the callable that a plugin registered under a name, or `backend` as it is."""
+    """Returns the compiler that a plugin registered under a name, or `backend` as it is."""
+    from pytest_fusealias.compilers import named
+
     for table in config.hook.pytest_fusealias_register_backends(config=config):
         if isinstance(backend, str) and backend in table:
-            return table[backend]
+            return named(backend, table[backend])
     return backend
 
 
@@ -141,7 +153,11 @@ def run_marked(item: pytest.Function) -> bool:
     marks = list(item.iter_markers(NAME))
     if not marks or IMPERATIVE_FIXTURE in item.fixturenames:
         return False
-    spec = spec_for(item, arguments_of(marks))
+    if hasattr(item, "callspec") and any(m.name == NAME for m in item.callspec.marks):
+        _fail(
+            f"fusion_equiv ERROR ({item.nodeid}): the marker stands on a pytest.param; put it on the function"
+        )
+    spec = _spec_or_fail(item, arguments_of(marks))
     factory = _body_factory(item, spec) if spec.inputs is not None else _builder_factory(item)
     judge(item, factory, spec)
     return True
@@ -157,6 +173,15 @@ def spec_for(item: pytest.Function, arguments: dict[str, Any], backend: object =
     return make_spec(arguments, settings, registered(item.config, backend))
 
 
+def _spec_or_fail(item: pytest.Function, arguments: dict[str, Any]) -> Spec:
+    __tracebackhide__ = True
+    try:
+        return spec_for(item, arguments)
+    except MarkerError as error:
+        text = f"fusion_equiv ERROR ({item.nodeid}): {error}"
+    return _fail(text)
+
+
 def judge(item: pytest.Function, factory: Callable[[], Program], spec: Spec) -> Verdict:
     """Checks a program, records the verdict on the item, and fails the item where the verdict does."""
     __tracebackhide__ = True
@@ -165,11 +190,14 @@ def judge(item: pytest.Function, factory: Callable[[], Program], spec: Spec) -> 
     from pytest_fusealias.compilers import name_of
 
     backend = name_of(spec.backend) if spec.backend is not None else "none"
+    verdict, message = None, ""
     try:
         verdict = check(factory, spec)
     except ProgramError as error:
-        session.record_error(item, backend, str(error))
-        _fail(f"fusion_equiv ERROR ({item.nodeid}): {error}")
+        message = str(error)
+    if verdict is None:  # failed outside of the handler, so that the message is shown once
+        session.record_error(item, backend, message)
+        _fail(f"fusion_equiv ERROR ({item.nodeid}): {message}")
     session.record(item, verdict)
     if verdict.failures:
         _fail(failure_text(verdict, item.nodeid, replay_command(item, spec)))
@@ -183,9 +211,11 @@ def _fail(text: str) -> NoReturn:
 
 def replay_command(item: pytest.Function, spec: Spec) -> str:
     """Returns the command line that runs this item again with the same settings."""
+    from pytest_fusealias.compilers import name_of
+
     parts = ["pytest", item.nodeid, f"--fusion-seed={spec.seed}", f"--fusion-device={spec.device}"]
-    if item.config.stash[session.SETTINGS].command_line_backends is not None:
-        parts.append(f"--fusion-backend={spec.backend}")
+    if item.config.stash[session.SETTINGS].command_line_backends is not None and spec.backend is not None:
+        parts.append(f"--fusion-backend={name_of(spec.backend)}")
     if spec.dtype is not None:
         parts.append(f"--fusion-dtype={str(spec.dtype).removeprefix('torch.')}")
     return shlex.join(parts)
@@ -261,15 +291,21 @@ class Checker:
         return judge(self._item, _imperative_factory(function, make, drive), self._spec(arguments))
 
     def _spec(self, arguments: dict[str, Any]) -> Spec:
+        __tracebackhide__ = True
         try:
             validate(arguments)
-            merged = arguments_of(self._item.iter_markers(NAME)) | arguments
             backend = arguments.get("backend")
+            if isinstance(backend, (list, tuple)):
+                raise MarkerError(
+                    "backend: a single check takes one backend; loop or parametrize over several"
+                )
+            merged = arguments_of(self._item.iter_markers(NAME)) | arguments
             if backend is not None:
                 _resolved(self._item.config, backend)
             return spec_for(self._item, merged, backend)
         except MarkerError as error:
-            _fail(f"fusion_check: {error}")
+            text = f"fusion_check: {error}"
+        return _fail(text)
 
 
 def _imperative_factory(

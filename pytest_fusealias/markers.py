@@ -34,7 +34,29 @@ def arguments_of(marks: Iterable[pytest.Mark]) -> dict[str, Any]:
             raise MarkerError(f"takes keyword arguments only, found {mark.args!r}")
         merged |= mark.kwargs
     validate(merged)
+    _validate_together(merged)
     return merged
+
+
+def _validate_together(arguments: Mapping[str, Any]) -> None:
+    checks = tuple(arguments.get("checks", CHECKS))
+    for key in arguments.get("xfail_checks", {}):
+        if key.split(":")[-1] not in checks:
+            raise MarkerError(f"xfail_checks names {key!r}, which checks={checks!r} leaves out")
+    to_dtype(arguments.get("dtype"))
+    inputs = arguments.get("inputs")
+    if inputs is not None:
+        _require_factory(inputs)
+
+
+def _require_factory(inputs: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(inputs).bind(device="cpu", dtype=None, seed=0)
+    except TypeError as error:
+        expected = "a function inputs(device=, dtype=, seed=) that returns the positional arguments"
+        raise MarkerError(
+            f"inputs={getattr(inputs, '__name__', inputs)!r}: expected {expected}; {error}"
+        ) from None
 
 
 def validate(arguments: Mapping[str, Any]) -> None:

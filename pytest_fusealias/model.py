@@ -173,6 +173,7 @@ class TensorRecord:
 
     path: str
     role: str
+    type_name: str
     value: torch.Tensor
     dtype: str
     device: str
@@ -228,9 +229,14 @@ class Compilation:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Everything observable of one arm after its run."""
+    """Everything observable of one arm after its run.
+
+    `tensors` holds what was reached before the run, after it, and the outputs; `gone` are paths reached before only.
+    """
 
     tensors: Mapping[str, TensorRecord]
+    gone: frozenset[str]
+    structure: str
     leaves: tuple[tuple[str, str], ...]
     storages: tuple[StorageRecord, ...]
     relations: Mapping[tuple[str, str], Relation]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import enum
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,8 +35,10 @@ class _Before:
 
 
 def run_eager(program: Program, spec: Spec) -> Observation:
-    """Runs the program as it is."""
-    return _observe(program, program.call, spec, watch=None)
+    """Runs the program as it is. Warnings are ignored in every arm: under `-W error` they would raise in one only."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _observe(program, program.call, spec, watch=None)
 
 
 def run_control(program: Program, spec: Spec) -> Observation:
@@ -76,15 +80,18 @@ def _observe(
 ) -> Observation:
     before = _look_before(program)
     seed_everything(spec.seed)
-    result, error = _execute(program, call, spec, watch)
+    with torch.set_grad_enabled(torch.is_grad_enabled()):  # a program may leave it switched
+        result, error = _execute(program, call, spec, watch)
     for device in {t.device for t in before.tensors.values() if t.device.type == "cuda"}:
         torch.cuda.synchronize(device)
     rng_state = _rng_state()
-    leaves, outputs = _output_leaves(result)
+    leaves, structure, outputs = _output_leaves(result)
     after = {r.path: r.tensor for r in reach.walk(program.roots())}
     everything = {**before.tensors, **after, **outputs}
     return Observation(
         tensors={path: _record(path, t, before, outputs) for path, t in everything.items()},
+        gone=frozenset(before.tensors.keys() - after.keys()),
+        structure=structure,
         leaves=leaves,
         storages=tuple(_storage_record(*entry, watch=watch) for entry in before.storages),
         relations=relations(everything),
@@ -102,8 +109,14 @@ def _look_before(program: Program) -> _Before:
     for path, tensor in tensors.items():
         if has_storage(tensor):
             storage = tensor.untyped_storage()
-            if id_of(storage) not in storages:
-                storages[id_of(storage)] = (path, tensor.dtype, storage, _bytes_of(storage).clone())
+            known = storages.get(id_of(storage))
+            dtype = torch.uint8 if tensor.is_quantized else tensor.dtype
+            if known is None:
+                storages[id_of(storage)] = (path, dtype, storage, _bytes_of(storage).clone())
+            elif (
+                dtype.is_floating_point and not known[1].is_floating_point
+            ):  # tolerance beats bits, where both view it
+                storages[id_of(storage)] = (known[0], dtype, *known[2:])
     return _Before(tensors, {path: _version(t) for path, t in tensors.items()}, list(storages.values()))
 
 
@@ -145,21 +158,47 @@ def _error(error: Exception, phase: str) -> ErrorRecord:
     return ErrorRecord(phase, type(error).__name__, " ".join(lines[:2])[:300])
 
 
-def _output_leaves(result: Any) -> tuple[tuple[tuple[str, str], ...], dict[str, torch.Tensor]]:
-    """Returns the structure of the result, (path, kind) per leaf, and its tensors by path."""
+def _output_leaves(result: Any) -> tuple[tuple[tuple[str, str], ...], str, dict[str, torch.Tensor]]:
+    """Returns (path, kind) of each leaf of the result, its container structure, and its tensors by path."""
     leaves: list[tuple[str, str]] = []
     tensors: dict[str, torch.Tensor] = {}
-    for key, leaf in pytree.tree_flatten_with_path(result)[0]:
+    opened = pytree.tree_map(_opened, result)
+    for key, leaf in pytree.tree_flatten_with_path(opened)[0]:
         path = f"output{pytree.keystr(key)}"
         if isinstance(leaf, torch.Tensor):
             leaves.append((path, "tensor"))
             tensors[path] = leaf
-        elif isinstance(leaf, (bool, int, float, complex, str, bytes, type(None))):
+        elif isinstance(leaf, _COMPARED):
             leaves.append((path, f"{type(leaf).__name__}:{leaf!r}"))
         else:
             leaves.append((path, type(leaf).__name__))
             tensors |= {r.path: r.tensor for r in reach.walk({path: leaf})}
-    return tuple(leaves), tensors
+    return tuple(leaves), str(pytree.tree_structure(opened)), tensors
+
+
+_COMPARED = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    enum.Enum,
+)
+
+
+def _opened(leaf: Any) -> Any:
+    """Makes the parts of a dataclass, and the value of a numpy scalar, visible to the comparison."""
+    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+        parts = {f.name: getattr(leaf, f.name, None) for f in dataclasses.fields(leaf)}
+        return {type(leaf).__name__: pytree.tree_map(_opened, parts)}
+    if type(leaf).__module__ == "numpy" and hasattr(leaf, "item") and not hasattr(leaf, "__len__"):
+        return leaf.item()
+    return leaf
 
 
 def _record(
@@ -172,6 +211,7 @@ def _record(
     plain = tensor.detach()
     return TensorRecord(
         path=path,
+        type_name=type(tensor).__name__,
         role="output" if path in outputs else "grad" if path.endswith(".grad") else "input",
         value=plain.resolve_conj().resolve_neg().clone() if strided else plain.clone(),
         dtype=str(tensor.dtype),

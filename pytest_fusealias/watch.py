@@ -23,11 +23,15 @@ _JUNK_BYTE = 0xA5
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records writes and fills fresh uninitialised tensors with junk while active."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, named: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._known = {id_of(t.untyped_storage()): t.untyped_storage() for t in named if has_storage(t)}
-        self._created: dict[int, Any] = {}
-        self._written: dict[int, torch.Tensor] = {}
+        self._created: set[int] = (
+            set()
+        )  # identities only: holding what the program frees would exhaust memory
+        self._written: dict[tuple[int, int], torch.Tensor] = {}
         self.unnamed_writes: list[str] = []
 
     def __torch_dispatch__(
@@ -35,15 +39,15 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Runs the operator, then notes what its schema says it writes."""
         kwargs = kwargs or {}
-        written = _written_arguments(func, args, kwargs)
-        for tensor in written:
+        if not isinstance(
+            func, torch._ops.OpOverload
+        ):  # a higher-order operator: its parts are seen one by one
+            return func(*args, **kwargs)
+        for tensor in _written_arguments(func, args, kwargs):
             self._note_write(func, tensor)
         result = func(*args, **kwargs)
         fresh = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and has_storage(t)]
-        for tensor in fresh:
-            storage = tensor.untyped_storage()
-            if id_of(storage) not in self._known:
-                self._created[id_of(storage)] = storage
+        self._created.update(id_of(t.untyped_storage()) for t in fresh)
         if func.overloadpacket.__name__ in _UNINITIALISED:
             for tensor in fresh:
                 fill_with_junk(tensor)
@@ -51,27 +55,30 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def written_bytes(self, storage: torch.UntypedStorage) -> torch.Tensor:
         """Returns a bool mask over the bytes of `storage`: true where some operator wrote."""
-        mask = self._written.get(id_of(storage))
-        return torch.zeros(storage.nbytes(), dtype=torch.bool) if mask is None else mask
+        mask = torch.zeros(storage.nbytes(), dtype=torch.bool)
+        for (key, item), elements in self._written.items():
+            if key == id_of(storage):
+                written = elements.repeat_interleave(item)[: mask.numel()]
+                mask[: written.numel()] |= written
+        return mask
 
     def _note_write(self, func: Any, tensor: torch.Tensor) -> None:
         if not has_storage(tensor):
             return
-        storage = tensor.untyped_storage()
+        storage, item = tensor.untyped_storage(), tensor.element_size()
         key = id_of(storage)
         if key not in self._known:
             if key not in self._created:
                 self.unnamed_writes.append(f"{func} at {_user_line()}")
             return
-        mask = self._written.get(key)
-        if mask is None or mask.numel() < storage.nbytes():  # resize_ made it grow
-            grown = torch.ones(storage.nbytes(), dtype=torch.bool) if mask is not None else None
-            mask = torch.zeros(storage.nbytes(), dtype=torch.bool) if grown is None else grown
-            self._written[key] = mask
+        elements = self._written.get((key, item))
+        if elements is None or elements.numel() < storage.nbytes() // item:  # new, or grown by resize_
+            elements = torch.full((storage.nbytes() // item,), elements is not None, dtype=torch.bool)
+            self._written[key, item] = elements
         if func.overloadpacket.__name__ in _WHOLE_STORAGE:
-            mask.fill_(True)
-        else:
-            _mark(mask, tensor)
+            elements.fill_(True)
+        elif tensor.numel() > 0:
+            elements.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(True)
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
@@ -108,15 +115,6 @@ def _written_arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         value = args[position] if position < len(args) else kwargs.get(argument.name)
         written += [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
     return written
-
-
-def _mark(mask: torch.Tensor, tensor: torch.Tensor) -> None:
-    item = tensor.element_size()
-    if tensor.numel() == 0 or mask.numel() < item:
-        return
-    elements = torch.zeros(mask.numel() // item, dtype=torch.bool)
-    elements.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(True)
-    mask[: elements.numel() * item] |= elements.repeat_interleave(item)
 
 
 def _user_line() -> str:
