@@ -19,7 +19,8 @@ from pytest_fusealias.build import (
 )
 from pytest_fusealias.compare import compare, decide
 from pytest_fusealias.compilers import forget_compiled, resolve
-from pytest_fusealias.model import UNMEASURED, CheckResult, Observation, Outcome, Spec, Verdict
+from pytest_fusealias.model import UNMEASURED, CheckResult, Outcome, Spec, Verdict
+from pytest_fusealias.observation import Observation
 from pytest_fusealias.run import run_compiled, run_control, run_eager
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from pytest_fusealias.elements import difference, storage_difference, tolerance
-from pytest_fusealias.model import CHECKS, CheckResult, Finding, Observation, Outcome, Relation, Spec
+from pytest_fusealias.model import CHECKS, CheckResult, Finding, Outcome, Spec
+from pytest_fusealias.observation import Observation, Relation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_fusealias.model import TensorRecord
+    from pytest_fusealias.observation import TensorRecord
 
 
 def compare(eager: Observation, other: Observation, spec: Spec) -> dict[str, list[Finding]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._dynamo
 
-from pytest_fusealias.model import Compilation
+from pytest_fusealias.observation import Compilation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from pytest_fusealias.model import Spec, StorageRecord, TensorRecord
+    from pytest_fusealias.model import Spec
+    from pytest_fusealias.observation import StorageRecord, TensorRecord
 
 # (rtol, atol) by dtype: the defaults of torch.testing.assert_close, from its documentation. All other dtypes: exact.
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
-import unittest
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -35,7 +35,8 @@ class _Placeholder:
 
 def reject_unittest(collector: pytest.Collector, name: str, obj: object) -> None:
     """Raises CollectError for a marked unittest class: its methods cannot take parameters or return programs."""
-    if not (inspect.isclass(obj) and issubclass(obj, unittest.TestCase)):
+    unittest = sys.modules.get("unittest")  # not loaded: then there is no such class either
+    if unittest is None or not (inspect.isclass(obj) and issubclass(obj, unittest.TestCase)):
         return
     marked = [obj, *(getattr(obj, n) for n in dir(obj) if n.startswith("test"))]
     if any(_has_mark(m) for m in marked) or collector.get_closest_marker(NAME) is not None:

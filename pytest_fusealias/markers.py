@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +62,8 @@ def validate(arguments: Mapping[str, Any]) -> None:
     """Raises MarkerError naming the first argument that is unknown or of a wrong kind."""
     for name, value in arguments.items():
         if name not in ARGUMENTS:
+            import difflib
+
             near = difflib.get_close_matches(name, ARGUMENTS, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise MarkerError(f"unknown argument {name!r}{hint} Known: {', '.join(ARGUMENTS)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fusion_core.overlap import geometry, overlapping_pairs
-from pytest_fusealias.model import Relation
+from pytest_fusealias.observation import Relation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

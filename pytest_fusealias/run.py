@@ -15,14 +15,15 @@ from torch.utils import _pytree as pytree
 from fusion_core import reach
 from pytest_fusealias.build import Program, seed_everything
 from pytest_fusealias.compilers import Compiled, Compiler, compile_session
-from pytest_fusealias.model import ErrorRecord, Observation, StorageRecord, TensorRecord
+from pytest_fusealias.observation import ErrorRecord, Observation, StorageRecord, TensorRecord
 from pytest_fusealias.relation import relations
 from pytest_fusealias.watch import Watch, has_storage, id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_fusealias.model import Compilation, Spec
+    from pytest_fusealias.model import Spec
+    from pytest_fusealias.observation import Compilation
 
 
 @dataclass(frozen=True, slots=True)
