@@ -67,7 +67,7 @@ def table(rows, backends, command):
     yield ""
     yield (
         f"{dt.date.today().isoformat()}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{platform.machine()} CPU. Command: `{command}`"
+        f"{torch.cuda.get_device_name() if ' --device cuda' in command else platform.machine() + ' CPU'}. Command: `{command}`"
     )
     yield ""
     yield "A refusal is a loud error where eager runs; every other failure is a silent difference."
@@ -94,6 +94,7 @@ def main():
     parser.add_argument("corpus")
     parser.add_argument("--out", default="docs/results/corpus.md")
     parser.add_argument("--backends", default=",".join(BACKENDS))
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("-k", default="")
     parser.add_argument("-n", default="2", help="worker processes")
     given = parser.parse_args()
@@ -105,6 +106,7 @@ def main():
         "-p",
         "no:cacheprovider",
         f"--corpus={given.corpus}",
+        f"--fusion-device={given.device}",
         f"-n{given.n}",
         "-W",
         "ignore",
@@ -120,6 +122,7 @@ def main():
     ]
     pytest.main(arguments, plugins=[outcomes])
     command = f"python benchmarks/corpus.py CORPUS --backends {given.backends}"
+    command += f" --device {given.device}" if given.device != "cpu" else ""
     Path(given.out).write_text("\n".join(table(outcomes.rows, backends, command)) + "\n")
     print("\n".join(table(outcomes.rows, backends, command)))
 

@@ -55,6 +55,7 @@ def test_adam(kind, foreach, capturable):
         for p in parameters:
             p.grad = torch.randn_like(p)
         optimizer = kind(parameters, foreach=foreach, capturable=capturable)
+        optimizer.step()  # on a first compiled step Dynamo makes the steps on the device, whatever `capturable` says
 
         def three_steps(step):
             for _ in range(3):
