@@ -65,9 +65,10 @@ def table(rows, backends, command):
     cases = list(dict.fromkeys(case for case, _ in rows))
     yield "# Outcomes over the corpus of reported bugs"
     yield ""
+    device = torch.cuda.get_device_name() if "--device cuda" in command else f"{platform.machine()} CPU"
     yield (
-        f"{dt.date.today().isoformat()}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{torch.cuda.get_device_name() if ' --device cuda' in command else platform.machine() + ' CPU'}. Command: `{command}`"
+        f"{dt.date.today().isoformat()}, torch {torch.__version__}, Python {platform.python_version()}, {device}. "
+        f"Command: `{command}`"
     )
     yield ""
     yield "A refusal is a loud error where eager runs; every other failure is a silent difference."

@@ -55,7 +55,6 @@ def test_adam(kind, foreach, capturable):
         for p in parameters:
             p.grad = torch.randn_like(p)
         optimizer = kind(parameters, foreach=foreach, capturable=capturable)
-        optimizer.step()  # on a first compiled step Dynamo makes the steps on the device, whatever `capturable` says
 
         def three_steps(step):
             for _ in range(3):
@@ -63,7 +62,10 @@ def test_adam(kind, foreach, capturable):
 
         return Program(optimizer.step, state=[parameters, optimizer], drive=three_steps)
 
-    verdict = check(build, Spec(backend="fusion_core", device="cuda"))
+    moved = (
+        {} if capturable else {"layout": "Dynamo moves CPU step counters to the device, whatever the backend"}
+    )
+    verdict = check(build, Spec(backend="fusion_core", device="cuda", xfail_checks=moved))
     assert verdict.outcome is Outcome.PASS, verdict.failures or verdict.not_measured
 
 
