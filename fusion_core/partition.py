@@ -159,7 +159,8 @@ def _components(stage: int, members: list[Node], facts: AliasFacts, writes: set[
 
     for node in members:
         for needed in (*node.all_input_nodes, *facts.before[node]):
-            if needed in inside and not (needed in shared and node not in shared):
+            recomputed = needed in shared and node not in shared and node not in writes
+            if needed in inside and not recomputed:
                 root[find(needed)] = find(node)
     groups: dict[Node, list[Node]] = {}
     for node in members:

@@ -204,3 +204,22 @@ def test_layouts(make):
         return x + y
 
     assert_equal(update, make)
+
+
+def test_written_scalar_that_others_recompute():
+    """A 0-d value is written and also read by tensors: its write must stay with the program that owns the value."""
+
+    def program(z, s):
+        z.add_(z.sin())
+        t = z.sum()
+        s.copy_(t * 2)
+        z.copy_(t * 3)
+        return z * s
+
+    assert_equal(program, lambda: (ramp(2, 3), torch.tensor(1.0)))
+
+    def scalar_from_scalar(s, r, z):
+        s.copy_(r * 2)
+        return z * s
+
+    assert_equal(scalar_from_scalar, lambda: (torch.tensor(1.0), torch.tensor(3.0), ramp(4)))
