@@ -76,12 +76,14 @@ def page(results, backends, count, command):
         strong = [
             (n, c, f) for n, v in judged if not v.refused for c in v.failures for f in c.findings if f.strong
         ]
+        compiled = [v for _, v in judged if v.graphs]
         refused = [(n, f) for n, v in judged if v.refused for f in v["raises"].findings]
         weak = collections.Counter(f"{f.check}: {f.text.split(':')[0]}" for _, v in judged for f in v.weak)
         yield f"## {backend}"
         yield ""
         yield (
-            f"{count} operators, {len(mine)} programs, {len(judged)} judged, {len(strong)} strong findings, "
+            f"{count} operators, {len(mine)} programs, {len(judged)} judged, "
+            f"{len(compiled)} of them compiled, {len(strong)} strong findings, "
             f"{weak.total()} weak, {len(refused)} refused by the backend"
         )
         yield ""

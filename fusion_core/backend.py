@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, strided
 from torch.fx import GraphModule, Node
 
 from fusion_core.alias import analyze, is_view, tensor_of
@@ -18,7 +18,7 @@ from fusion_core.executors.reference import ReferenceExecutor
 from fusion_core.lowering.build import Lowered, lower
 from fusion_core.lowering.support import Unsupported, refusal
 from fusion_core.options import Options, parse_options
-from fusion_core.overlap import Pattern, overlap_pattern
+from fusion_core.overlap import Pattern, address, overlap_pattern
 from fusion_core.partition import COPY_, Component, partition
 from fusion_core.passes.dce import remove_dead_code
 from fusion_core.passes.expand_foreach import expand_foreach
@@ -60,7 +60,8 @@ class CompiledGraph:
         self._options = options
         self._record = record
         self._kernels = KernelCache(options)
-        self._plans: dict[Pattern, Callable[..., Any]] = {}
+        self._plans: dict[tuple[Pattern, Any], Callable[..., Any]] = {}
+        self._first_pattern: Pattern | None = None
         self._first = self._compile(example_inputs)
         self._addresses: tuple[Any, ...] = ()
         self._current = self._first.call
@@ -69,7 +70,7 @@ class CompiledGraph:
         """Runs the plan for the overlap of these arguments, compiling it if it is new."""
         if not self._first.written:
             return self._first.call(*arguments)
-        addresses = tuple(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments)
+        addresses = tuple(address(a) if isinstance(a, Tensor) else a for a in arguments)
         if addresses != self._addresses:
             self._current = self._plan_for(arguments)
             self._addresses = addresses
@@ -77,12 +78,21 @@ class CompiledGraph:
 
     def _plan_for(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
         pattern = overlap_pattern(arguments, self._first.written)
-        if pattern not in self._plans:
-            # The first call passes the very arguments that the first plan was compiled for.
-            compiled = self._compile(list(arguments)) if self._plans else self._first
-            blind = bool(pattern.places) and (pattern.foreign or not compiled.merged)
-            self._plans[pattern] = self._module if blind else compiled.call
-        return self._plans[pattern]
+        if (
+            self._first_pattern is None
+        ):  # the first call passes the very arguments that the first plan was compiled for
+            self._first_pattern = pattern
+        if pattern == self._first_pattern:
+            return self._usable(self._first, pattern)
+        key = (pattern, _geometry_key(arguments))  # compiled from real sizes, so it serves these sizes only
+        if key not in self._plans:
+            self._plans[key] = self._usable(self._compile(list(arguments)), pattern)
+        return self._plans[key]
+
+    def _usable(self, compiled: Compiled, pattern: Pattern) -> Callable[..., Any]:
+        """Returns eager for overlap that the capture did not see."""
+        blind = bool(pattern.places) and (pattern.foreign or not compiled.merged)
+        return self._module if blind else compiled.call
 
     def _compile(self, example_inputs: list[Any]) -> Compiled:
         try:
@@ -100,6 +110,13 @@ class CompiledGraph:
         if self._record is not None:
             self._record(report)
         return run
+
+
+def _geometry_key(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        (a.shape, a.stride() if a.layout is strided else a.layout) if isinstance(a, Tensor) else a
+        for a in arguments
+    )
 
 
 class KernelCache:

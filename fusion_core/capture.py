@@ -12,12 +12,11 @@ import torch
 import torch._dynamo
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
-from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
-from fusion_core.errors import FusionError
+from fusion_core.errors import FusionError, InternalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +61,8 @@ def unsound_write(module: GraphModule) -> str:
     Torch undoes a view by adding up (`expand`) or by scattering into zeros (`unfold`); a write through memory that overlaps
     itself, or through windows with gaps, then changes other elements than eager's.
     """
-    for node in module.graph.nodes:
-        target = _written_node(node)
-        if target is None:
-            continue
+    graphs = [m.graph for m in module.modules() if isinstance(m, GraphModule)]
+    for node, target in ((n, t) for graph in graphs for n in graph.nodes for t in _written_nodes(n)):
         value = target.meta.get("example_value")
         if isinstance(value, torch.Tensor) and value.layout is torch.strided and _overlaps_itself(value):
             return f"{node.target} writes through a view that overlaps itself"
@@ -74,33 +71,43 @@ def unsound_write(module: GraphModule) -> str:
     return ""
 
 
-def _written_node(node: Node) -> Node | None:
+def _written_nodes(node: Node) -> list[Node]:
+    """Returns what a Dynamo node may write: its first argument where it works in place, and everything given as `out`."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    first = node.args[0] if node.args else None
-    if not isinstance(first, Node) or node.op not in ("call_method", "call_function"):
-        return None
-    in_place = name.endswith("_") and not name.endswith("__")
+    if node.op not in ("call_method", "call_function"):
+        return []
+    given: list[Any] = [node.kwargs.get("out")]
+    in_place = (name.endswith("_") and not name.endswith("__")) or name in _INPLACE_OPERATORS
     if (
         in_place
         or node.target is operator.setitem
-        or name in _INPLACE_OPERATORS
         or node.kwargs.get("inplace")
+        or _is_inplace_by_position(node)
     ):
-        return first
-    return None
+        given.append(node.args[0] if node.args else None)
+    found: list[Node] = []
+    torch.fx.node.map_arg(given, found.append)
+    return found
+
+
+def _is_inplace_by_position(node: Node) -> bool:
+    """`F.relu(x, True)`: the flag of a functional."""
+    functional = getattr(node.target, "__module__", "") in ("torch.nn.functional", "torch._C._nn")
+    return functional and any(a is True for a in node.args[1:])
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """True if two elements may share an address, by the order of strides; false for symbolic sizes, which torch guards."""
-    dims = [
-        (st, sz) for sz, st in zip(tensor.shape, tensor.stride(), strict=True) if type(sz) is int and sz > 1
-    ]
-    if any(type(stride) is not int for stride, _ in dims):
-        return False
+    """True if two elements may share an address, by the order of strides; symbolic strides are left to torch."""
+    dims = list(zip(tensor.stride(), tensor.shape, strict=True))
+    if any(
+        type(stride) is int and stride == 0 and not (type(size) is int and size <= 1) for stride, size in dims
+    ):
+        return True
+    known = [(st, sz) for st, sz in dims if type(st) is int and type(sz) is int and sz > 1]
     reach = 0
-    for stride, size in sorted(dims):
+    for stride, size in sorted(known):
         if stride <= reach:
-            return True
+            return len(known) == len([d for d in dims if d[1] != 1])
         reach += stride * (size - 1)
     return False
 
@@ -110,12 +117,12 @@ def _comes_from_unfold(node: Node) -> bool:
         if "unfold" in str(node.target):
             return True
         value, source = node.meta.get("example_value"), node.args[0].meta.get("example_value")
-        if not (
+        if (
             isinstance(value, torch.Tensor)
             and isinstance(source, torch.Tensor)
-            and _same_storage(value, source)
+            and not _same_storage(value, source)
         ):
-            return False
+            return False  # where a tuple (unbind, split) is between them, the walk goes on
         node = node.args[0]
     return False
 
@@ -145,13 +152,12 @@ def compile_through_aot(
             captured = _captured(graph_module, kind, expected)
             written.update(captured.written)
             merged.append(captured.merged)
-            return make_boxed_func(_unpacking(compile_graph(captured)))
+            return _boxed(compile_graph, captured)
 
         return compile_one
 
     def backward(graph_module: GraphModule, _inputs: list[Any]) -> Any:
-        captured = Captured(graph_module, "backward")
-        return make_boxed_func(_unpacking(compile_graph(captured)))
+        return _boxed(compile_graph, Captured(graph_module, "backward"))
 
     backend = aot_autograd(
         fw_compiler=forward("forward"),
@@ -171,10 +177,19 @@ def compile_through_aot(
     return Compiled(compiled, frozenset(written))
 
 
-def _unpacking(run: Callable[[list[Any]], Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        return run(list(arguments))
+def _boxed(compile_graph: CompileGraph, captured: Captured) -> Callable[[list[Any]], Any]:
+    """Returns the compiled graph under AOTAutograd's boxed convention: it takes the list, and may free what is in it."""
+    try:
+        run = compile_graph(captured)
+    except FusionError:
+        raise
+    except Exception as error:
+        raise InternalError(f"{captured.kind} graph: {type(error).__name__}: {error}") from error
 
+    def call(arguments: list[Any]) -> Any:
+        return run(arguments)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
     return call
 
 

@@ -3,6 +3,7 @@
 FusionError
 |- OptionError        an option or mode that does not exist (user)
 |- FallbackError      something would run eager under fallback="error" (user)
+|- InternalError      a stage failed (internal: a defect of this package)
 `- VerifyError        a FusionProgram breaks a write rule (internal: a defect of this package)
 """
 
@@ -19,6 +20,10 @@ class OptionError(FusionError, ValueError):
 
 class FallbackError(FusionError):
     """An operator cannot be lowered and `fallback="error"` was asked for."""
+
+
+class InternalError(FusionError):
+    """A stage of the compiler failed on a graph that AOTAutograd traced; `__cause__` is its error."""
 
 
 class VerifyError(FusionError):

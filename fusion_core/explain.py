@@ -17,6 +17,7 @@ from fusion_core.backend import CompiledGraph
 from fusion_core.capture import collected_graph_breaks, reset_compiler
 from fusion_core.examine import Explanation, GraphReport, explanation
 from fusion_core.options import parse_options
+from fusion_core.overlap import geometry
 
 
 def compile(  # noqa: A001 - the name of the public interface, as in torch.compile
@@ -39,7 +40,8 @@ def explain(
     """Compiles `function`, calls it on the arguments, and returns what was done.
 
     Everything that the function reaches through arguments, closures, bound objects and globals is put back afterwards:
-    bytes, optimizer state keys, gradients, version counters and random state. With `run=False` nothing is executed and
+    bytes, sizes, optimizer state, gradients, version counters and torch's random state. Python attributes and numbers
+    that the function changes are not. With `run=False` nothing is executed and
     only the first graph is reported.
     """
     reports: list[GraphReport] = []
@@ -81,6 +83,7 @@ class _Saved:
     tensor: torch.Tensor
     storage: torch.UntypedStorage
     contents: torch.Tensor
+    layout: tuple[int, tuple[int, ...], tuple[int, ...]]
     version: int | None
     grad: torch.Tensor | None
 
@@ -88,17 +91,20 @@ class _Saved:
 @contextmanager
 def _unchanged(roots: Mapping[str, object]) -> Iterator[None]:
     """Puts back bytes, gradients, version counters, optimizer state keys and random state of all that `roots` reach."""
-    saved = [_save(r.tensor) for r in reach.walk(roots) if r.tensor.layout is torch.strided]
+    saved = [_save(r.tensor) for r in reach.walk(roots) if geometry(r.tensor) is not None]
     optimizers = [o for o in reach.objects(roots) if isinstance(o, torch.optim.Optimizer)]
-    keys = [(o, list(o.state)) for o in optimizers]
+    states = [(o, {key: dict(state) for key, state in o.state.items()}) for o in optimizers]
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     try:
         with torch.random.fork_rng(devices=devices):
             yield
     finally:
-        for optimizer, known in keys:
+        for optimizer, known in states:
             for key in [k for k in optimizer.state if not any(k is old for old in known)]:
                 del optimizer.state[key]
+            for key, state in known.items():
+                optimizer.state[key].clear()
+                optimizer.state[key].update(state)
         for entry in saved:
             _restore(entry)
 
@@ -107,17 +113,26 @@ def _save(tensor: torch.Tensor) -> _Saved:
     storage = tensor.untyped_storage()
     contents = _bytes(storage).clone()
     version = None if tensor.is_inference() else tensor._version
-    return _Saved(tensor, storage, contents, version, tensor.grad if tensor.is_leaf else None)
+    return _Saved(
+        tensor, storage, contents, _layout(tensor), version, tensor.grad if tensor.is_leaf else None
+    )
 
 
 def _restore(entry: _Saved) -> None:
     with torch.no_grad():
-        if entry.storage.nbytes() == entry.contents.numel():
-            _bytes(entry.storage).copy_(entry.contents)
+        if entry.storage.nbytes() != entry.contents.numel():
+            entry.storage.resize_(entry.contents.numel())
+        _bytes(entry.storage).copy_(entry.contents)
+        if entry.layout != _layout(entry.tensor):
+            entry.tensor.set_(entry.storage, *entry.layout)
     if entry.version is not None and entry.tensor._version != entry.version:
         torch._C._autograd._unsafe_set_version_counter((entry.tensor,), (entry.version,))
     if entry.tensor.is_leaf and entry.tensor.grad is not entry.grad:
         entry.tensor.grad = entry.grad
+
+
+def _layout(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
 
 
 def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:

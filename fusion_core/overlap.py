@@ -29,15 +29,20 @@ class Geometry:
     dims: tuple[tuple[int, int], ...]
 
 
+def address(tensor: torch.Tensor) -> int:
+    """Returns where the tensor's elements begin, or 0 where it owns no strided memory (sparse, meta, wrapper)."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return 0
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
+
+
 def geometry(tensor: torch.Tensor) -> Geometry | None:
     """Returns the tensor's bytes, or None where it has no strided memory (sparse, fake, empty)."""
-    if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.numel() == 0:
-        return None
-    try:
-        start = tensor.data_ptr()
-    except RuntimeError:  # wrapper subclasses own no memory
-        return None
-    if start == 0:
+    start = address(tensor)
+    if start == 0 or tensor.numel() == 0:
         return None
     item = tensor.element_size()
     dims = _canonical([*zip(tensor.shape, (s * item for s in tensor.stride()), strict=True), (item, 1)])

@@ -79,7 +79,8 @@ class _Lowering:
         outputs = self._output_nodes(accepted, deferred)
         leaving = self._outputs(outputs)
         pairs = tuple(self._alias(copy, leaving, accepted) for copy in accepted)
-        forwarded = tuple((_source(c), _target(c)) for c in accepted if _source(c) not in outputs)
+        alike = [c for c in accepted if same_layout(fake(_target(c)), fake(_source(c)))]
+        forwarded = tuple((_source(c), _target(c)) for c in alike if _source(c) not in outputs)
         program = FusionProgram(tuple(self._inputs.values()), tuple(self._ops), leaving, self._unique(pairs))
         return Lowered(
             component=self._component,

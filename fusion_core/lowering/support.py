@@ -77,6 +77,8 @@ def _tensor_reason(tensors: list[torch.Tensor]) -> str:
 def _layout_reason(node: Node, kind: str) -> str:
     """A copy into another layout needs sizes; pointwise operators make eager's layout by themselves."""
     result, operand = fake(node), fake(node.all_input_nodes[-1])
+    if kind != "apply" and list(map(str, result.shape)) != list(map(str, operand.shape)):
+        return "a copy that broadcasts"
     if kind == "apply" or static_strides(result) is not None or same_layout(result, operand):
         return ""
     return "its layout is only known at run time"

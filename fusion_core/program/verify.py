@@ -40,10 +40,16 @@ def moving_readers(program_ops: tuple[Op, ...], target: Value) -> Op | None:
 
 def _check_ssa(program: FusionProgram) -> None:
     defined = {i.value for i in program.inputs}
+    sizes = {d for i in program.inputs for d in i.value.type.shape if isinstance(d, str)}
     for op in program.ops:
         for operand in op.operands():
             if operand not in defined:
                 raise VerifyError("SSA", f"%{operand.index}", op.line, "is read before it is defined")
+        unbound = {d for d in op.result.type.shape if isinstance(d, str)} - sizes
+        if unbound:
+            raise VerifyError(
+                "SSA", f"%{op.result.index}", op.line, f"has a size that no input gives: {min(unbound)}"
+            )
         if op.result in defined:
             raise VerifyError("SSA", f"%{op.result.index}", op.line, "is defined twice")
         defined.add(op.result)

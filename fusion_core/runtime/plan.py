@@ -86,7 +86,17 @@ def _bind_launch(lowered: Lowered, slot: dict[Node, int], kernel: Kernel) -> Lau
         OutputSpec(slot[n], static_sizes(fake(n)), static_strides(fake(n))) for n in lowered.outputs
     )
     forwarded = tuple((slot[value], slot[target]) for value, target in lowered.forwarded)
-    return Launch(kernel, tuple(slot[n] for n in lowered.inputs), outputs, lowered.collapsed, forwarded)
+    deferred = set(lowered.deferred)
+    writes = [_bind_copy(c, slot) for c in lowered.component.writes if c not in deferred]
+    return Launch(
+        kernel=kernel,
+        inputs=tuple(slot[n] for n in lowered.inputs),
+        strides=tuple(static_strides(fake(n)) for n in lowered.inputs),
+        eager=(*(_bind_call(n, slot) for n in lowered.component.nodes), *writes),
+        outputs=outputs,
+        collapsed=lowered.collapsed,
+        forwarded=forwarded,
+    )
 
 
 def _bind_copy(copy: Node, slot: dict[Node, int]) -> CopyBack:
@@ -99,6 +109,10 @@ def _bind_copy(copy: Node, slot: dict[Node, int]) -> CopyBack:
 def _bind_eager(node: Node, slot: dict[Node, int]) -> AnyStep:
     if node.target is COPY_ and _is_plain_write(node):
         return _bind_copy(node, slot)
+    return _bind_call(node, slot)
+
+
+def _bind_call(node: Node, slot: dict[Node, int]) -> RunEager:
     refs = torch.fx.node.map_arg((tuple(node.args), dict(node.kwargs)), lambda n: _Ref(slot[n]))  # type: ignore[arg-type, return-value]
     leaves, structure = pytree.tree_flatten(refs)
     assert callable(node.target)

@@ -122,6 +122,45 @@ def scale_expanded(x):
     return x.sum()
 
 
+def scale_one_window(x):
+    x.unfold(0, 2, 2).unbind(0)[0].add_(1)
+    return x.sum()
+
+
+def add_to_windows(x):
+    torch._foreach_add_([x.unfold(0, 2, 2)], 1.0)
+    return x.sum()
+
+
+def relu_of_windows(x):
+    torch.nn.functional.relu(x.unfold(0, 2, 3), True)
+    return x.sum()
+
+
+@pytest.mark.parametrize("function", [scale_one_window, add_to_windows, relu_of_windows])
+def test_windows_reached_in_other_ways(function):
+    assert_equal(function, lambda: (ramp(7) - 3,))
+
+
+def test_expanded_to_a_symbolic_size():
+    def fill(x, y):
+        x.expand(y.shape[0], 3).fill_(2)
+        return y + 1
+
+    assert_equal(fill, lambda: (ramp(3), ramp(4)), dynamic=True)
+
+
+def test_windows_inside_a_checkpoint():
+    from torch.utils.checkpoint import checkpoint
+
+    def body(x):
+        y = x.clone()
+        y.unfold(0, 2, 3).mul_(3)
+        return y.sin()
+
+    assert_equal(lambda x: checkpoint(body, x, use_reentrant=False), lambda: (ramp(7).requires_grad_(),))
+
+
 @pytest.mark.parametrize(
     ("function", "raises"), [(fill_expanded, None), (scale_windows, None), (scale_expanded, RuntimeError)]
 )

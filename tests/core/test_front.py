@@ -84,6 +84,18 @@ def test_explain_leaves_everything_as_it_was():
     assert torch.equal(state, torch.get_rng_state())
 
 
+def test_explain_restores_known_optimizer_state_and_sizes():
+    p = torch.nn.Parameter(ramp(3))
+    p.grad = torch.ones(3)
+    optimizer = torch.optim.SGD([p], lr=0.1, momentum=0.9)
+    optimizer.state[p] = {}
+    explain(optimizer.step)
+    assert optimizer.state[p] == {}
+    x = torch.zeros(4)
+    explain(lambda t: t.resize_(8).fill_(1), x)
+    assert x.tolist() == [0, 0, 0, 0]
+
+
 def test_explain_without_running():
     calls = []
 

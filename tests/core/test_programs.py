@@ -202,3 +202,72 @@ def test_copy_semantics(pair):
         return x * 2
 
     assert_equal(copy, pair)
+
+
+def fake_strides(x, mean, var):
+    return torch.nn.functional.batch_norm(x, mean, var, training=True) * 2
+
+
+def test_operator_whose_strides_torch_foretells_wrongly():
+    """The fused reader must take the layout that the eager operator really made."""
+    assert_equal(fake_strides, lambda: (torch.randn(3, 4, 2).transpose(1, 2), torch.zeros(2), torch.ones(2)))
+    assert_equal(
+        fake_strides,
+        lambda: (torch.randn(3, 4, 2).transpose(1, 2).requires_grad_(), torch.zeros(2), torch.ones(2)),
+    )
+
+    @torch.library.custom_op("fusealias_tests::two", mutates_args=())
+    def two(x: torch.Tensor) -> torch.Tensor:
+        return x.contiguous() * 2
+
+    two.register_fake(lambda x: torch.empty_like(x))
+    assert_equal(lambda x, y: y.add_(torch.ops.fusealias_tests.two(x)), lambda: (ramp(3, 4).t(), ramp(4, 3)))
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (lambda x, s: x[0].copy_(s).sum(), lambda: (ramp(3, 4), torch.tensor(2.0))),
+        (lambda x, s: x[0].copy_(s).sum(), lambda: (ramp(3, 4, 5), ramp(5))),
+        (lambda s, x: (torch.empty(3, 4).copy_(s), x.mul_(2)), lambda: (ramp(4), ramp(3))),
+        (lambda x, y: x.copy_(y * 2).sum(), lambda: (torch.tensor(1.0), torch.tensor(2.0))),
+        (
+            lambda w, s, u: (w.mul_(s), s.copy_(u * 2))[0].sum(),
+            lambda: (ramp(4), torch.tensor(1.0), torch.tensor(3.0)),
+        ),
+        (lambda w, s: (w.mul_(s), s.fill_(0.25), s.mul_(0.5))[0].sum(), lambda: (ramp(4), torch.tensor(3.0))),
+        (lambda a, c: (a.mul_(2), c + c)[1], lambda: (ramp(4), ramp(4).to_mkldnn())),
+    ],
+    ids=["scalar_row", "vector_row", "fresh", "scalar", "read_then_written", "constant", "mkldnn"],
+)
+def test_small_programs_that_once_broke(function, make):
+    verdict = assert_equal(function, make)
+    assert verdict.graphs
+
+
+def test_plan_compiled_at_run_time_serves_its_numbers_only():
+    def program(a, c, n):
+        a.mul_(n)
+        return a + c * n
+
+    def make():
+        base = ramp(40)
+        calls = [
+            (base[0:5], base[i : i + 5], m) for n in (2, 3, 4, 5) for i, m in ((5, n), (10, n), (15, n + 1))
+        ]
+        return ([(base[0:5], base[2:7].clone(), 2), *calls],)
+
+    assert_equal(program, make, drive=lambda f, calls: [f(*call) for call in calls])
+
+
+def test_internal_errors_are_not_called_refusals(monkeypatch):
+    import fusion_core.backend
+    from fusion_core.errors import InternalError
+
+    def fails(graph):
+        raise KeyError("of this package")
+
+    monkeypatch.setattr(fusion_core.backend, "hoist_copies", fails)
+    with pytest.raises(Exception, match="inference graph: KeyError: 'of this package'") as caught:
+        torch.compile(lambda x: x + 1, backend="fusion_core")(ramp(3))
+    assert InternalError.__name__ in str(caught.value)
