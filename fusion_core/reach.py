@@ -219,7 +219,8 @@ def _class_attributes(path: str, value: object) -> Iterator[tuple[str, object]]:
         if kind.__module__.split(".")[0] in (*_FOREIGN, "builtins"):
             continue
         for name, item in vars(kind).items():
-            if isinstance(item, (torch.Tensor, list, dict)) or name == "__call__":
+            shadowed = name in getattr(value, "__dict__", {})
+            if not shadowed and (isinstance(item, (torch.Tensor, list, dict)) or name == "__call__"):
                 yield f"{path}.{name}", item
 
 
