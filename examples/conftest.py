@@ -1,1 +1,0 @@
-"""The examples run under the same options as any suite; see the README."""
