@@ -78,10 +78,10 @@ class CompiledGraph:
 
     def _plan_for(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
         pattern = overlap_pattern(arguments, self._first.written)
-        if (
-            self._first_pattern is None
-        ):  # the first call passes the very arguments that the first plan was compiled for
-            self._first_pattern = pattern
+        if self._first_pattern is None:
+            self._first_pattern = (
+                pattern  # the first call passes the arguments that the first plan was compiled for
+            )
         if pattern == self._first_pattern:
             return self._usable(self._first, pattern)
         key = (pattern, _geometry_key(arguments))  # compiled from real sizes, so it serves these sizes only

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from fusion_core.backend import CompiledGraph
 from fusion_core.capture import collected_graph_breaks, reset_compiler
 from fusion_core.examine import Explanation, GraphReport, explanation
 from fusion_core.options import parse_options
-from fusion_core.overlap import geometry
+from fusion_core.overlap import bytes_of, geometry
 
 
 def compile(  # noqa: A001 - the name of the public interface, as in torch.compile
@@ -41,8 +40,7 @@ def explain(
 
     Everything that the function reaches through arguments, closures, bound objects and globals is put back afterwards:
     bytes, sizes, optimizer state, gradients, version counters and torch's random state. Python attributes and numbers
-    that the function changes are not. With `run=False` nothing is executed and
-    only the first graph is reported.
+    that the function changes are not. With `run=False` nothing is executed and only the first graph is reported.
     """
     reports: list[GraphReport] = []
     roots = {"function": function, "args": args, "kwargs": kwargs}
@@ -69,7 +67,7 @@ def _recording_backend(reports: list[GraphReport], *, run: bool) -> Callable[...
 
     def record(module: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         compiled = CompiledGraph(module, example_inputs, options, reports.append)
-        return compiled if run else functools.partial(_stop)
+        return compiled if run else _stop
 
     return record
 
@@ -111,7 +109,7 @@ def _unchanged(roots: Mapping[str, object]) -> Iterator[None]:
 
 def _save(tensor: torch.Tensor) -> _Saved:
     storage = tensor.untyped_storage()
-    contents = _bytes(storage).clone()
+    contents = bytes_of(storage).clone()
     version = None if tensor.is_inference() else tensor._version
     return _Saved(
         tensor, storage, contents, _layout(tensor), version, tensor.grad if tensor.is_leaf else None
@@ -122,7 +120,7 @@ def _restore(entry: _Saved) -> None:
     with torch.no_grad():
         if entry.storage.nbytes() != entry.contents.numel():
             entry.storage.resize_(entry.contents.numel())
-        _bytes(entry.storage).copy_(entry.contents)
+        bytes_of(entry.storage).copy_(entry.contents)
         if entry.layout != _layout(entry.tensor):
             entry.tensor.set_(entry.storage, *entry.layout)
     if entry.version is not None and entry.tensor._version != entry.version:
@@ -133,7 +131,3 @@ def _restore(entry: _Saved) -> None:
 
 def _layout(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     return int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
-
-
-def _bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

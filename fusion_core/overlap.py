@@ -39,6 +39,11 @@ def address(tensor: torch.Tensor) -> int:
         return 0
 
 
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Returns a uint8 tensor over the whole storage, sharing its memory."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
 def geometry(tensor: torch.Tensor) -> Geometry | None:
     """Returns the tensor's bytes, or None where it has no strided memory (sparse, fake, empty)."""
     start = address(tensor)

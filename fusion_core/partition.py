@@ -147,8 +147,9 @@ def _steps(
 
 def _components(stage: int, members: list[Node], facts: AliasFacts, writes: set[Node]) -> Iterator[Component]:
     """Splits a region. Scalars (0-d) shared by several components connect nothing: each recomputes what it needs."""
-    inside = set(members)
-    shared = _recomputable_scalars(members, facts, writes)
+    position = {n: index for index, n in enumerate(members)}
+    inside = frozenset(members)
+    shared = _recomputable_scalars(members, inside, facts, writes)
     root = {n: n for n in members}
 
     def find(node: Node) -> Node:
@@ -166,44 +167,42 @@ def _components(stage: int, members: list[Node], facts: AliasFacts, writes: set[
     for node in members:
         groups.setdefault(find(node), []).append(node)
     for group in groups.values():
-        component = _component(stage, group, members, shared, writes)
-        if component is not None:
-            yield component
+        own = frozenset(n for n in group if n not in writes)
+        if own and own <= shared and not _has_leaf(own, inside):
+            continue  # every reader recomputes it
+        nodes = sorted(own | _pulled(own, inside & shared), key=position.__getitem__)
+        yield Component(stage, inside, tuple(nodes), own, tuple(c for c in group if c in writes))
 
 
-def _recomputable_scalars(members: list[Node], facts: AliasFacts, writes: set[Node]) -> set[Node]:
+def _recomputable_scalars(
+    members: list[Node], inside: frozenset[Node], facts: AliasFacts, writes: set[Node]
+) -> set[Node]:
     """Returns the 0-d nodes that read nothing that this region writes, directly or through other such nodes."""
-    written = {cls for c in writes if c in set(members) for cls in facts.effects[c].writes}
+    written = {cls for c in writes & inside for cls in facts.effects[c].writes}
     safe: set[Node] = set()
     for node in members:
         if node in writes or _shape(node) != ():
             continue
         reads_written = any(cls in written for cls in facts.effects[node].reads)
-        depends = [n for n in node.all_input_nodes if n in set(members)]
+        depends = [n for n in node.all_input_nodes if n in inside]
         if not reads_written and all(n in safe for n in depends):
             safe.add(node)
     return safe
 
 
-def _component(
-    stage: int, group: list[Node], members: list[Node], shared: set[Node], writes: set[Node]
-) -> Component | None:
-    inside = frozenset(members)
-    own = [n for n in group if n not in writes]
-    mine = frozenset(own)
-    if own and all(n in shared for n in own) and not _has_leaf(own, inside):
-        return None  # every reader recomputes it
+def _pulled(own: frozenset[Node], recomputable: frozenset[Node]) -> frozenset[Node]:
+    """Returns the scalars of other components that `own` needs, directly or through each other."""
     pulled: set[Node] = set()
     stack = list(own)
     while stack:
-        for needed in stack.pop().all_input_nodes:
-            if needed in shared and needed not in mine and needed in inside and needed not in pulled:
-                pulled.add(needed)
-                stack.append(needed)
-    nodes = tuple(n for n in members if n in mine or n in pulled)
-    return Component(stage, inside, nodes, mine, tuple(c for c in group if c in writes))
+        needed = [
+            n for n in stack.pop().all_input_nodes if n in recomputable and n not in own and n not in pulled
+        ]
+        pulled.update(needed)
+        stack += needed
+    return frozenset(pulled)
 
 
-def _has_leaf(own: list[Node], inside: frozenset[Node]) -> bool:
+def _has_leaf(own: frozenset[Node], inside: frozenset[Node]) -> bool:
     """True if some value is needed outside the region, or written."""
     return any(u not in inside or u.target is COPY_ for n in own for u in n.users)

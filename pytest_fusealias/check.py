@@ -45,9 +45,7 @@ def check(factory: Callable[[], Program], spec: Spec) -> Verdict:
         require_one_device(eager_program)
         control = run_control(control_program, spec)
         forget_compiled()  # the control run may have left code that higher-order operators compiled under its mode
-        require_disjoint(
-            programs
-        )  # state that appears during a run may be shared too, such as a cache that fills itself
+        require_disjoint(programs)  # again: state that appears during a run may be shared too
         eager = _with_written(run_eager(eager_program, spec), control)
         _require_expected_error(eager, spec)
         _require_deterministic(eager, control, spec)

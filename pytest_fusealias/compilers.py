@@ -159,7 +159,7 @@ def _graphs_in_process() -> int:
 @contextlib.contextmanager
 def compile_session(compiler: Compiler, *, eager_rng: bool) -> Iterator[None]:
     """A fresh compiler state, eager's random stream where the compiler offers it, and no compiler chatter."""
-    torch._dynamo.reset()
+    forget_compiled()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet_trace_log())
         stack.enter_context(warnings.catch_warnings())
@@ -169,4 +169,4 @@ def compile_session(compiler: Compiler, *, eager_rng: bool) -> Iterator[None]:
 
             stack.enter_context(inductor_config.patch(fallback_random=True))
         yield
-    torch._dynamo.reset()
+    forget_compiled()

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fusion_core import reach
+from fusion_core.overlap import bytes_of
 from pytest_fusealias.build import Program, seed_everything
 from pytest_fusealias.compilers import Compiled, Compiler, compile_session
 from pytest_fusealias.observation import ErrorRecord, Observation, StorageRecord, TensorRecord
@@ -62,13 +63,8 @@ def run_compiled(program: Program, spec: Spec, compiler: Compiler) -> Observatio
                 raise reason
 
             observed = _observe(program, raise_again, spec, watch=None)
-            return _with_error(observed, failed)
+            return dataclasses.replace(observed, error=failed)
         return _observe(program, compiled.call, spec, watch=None, count=compiled.compilation)
-
-
-def _with_error(observed: Observation, error: ErrorRecord) -> Observation:
-    values = {name: getattr(observed, name) for name in Observation.__slots__}
-    return Observation(**{**values, "error": error})
 
 
 def _observe(
@@ -113,10 +109,9 @@ def _look_before(program: Program) -> _Before:
             known = storages.get(id_of(storage))
             dtype = torch.uint8 if tensor.is_quantized else tensor.dtype
             if known is None:
-                storages[id_of(storage)] = (path, dtype, storage, _bytes_of(storage).clone())
-            elif (
-                dtype.is_floating_point and not known[1].is_floating_point
-            ):  # tolerance beats bits, where both view it
+                storages[id_of(storage)] = (path, dtype, storage, bytes_of(storage).clone())
+            elif dtype.is_floating_point and not known[1].is_floating_point:
+                # tolerance beats bits, where both view the storage
                 storages[id_of(storage)] = (known[0], dtype, *known[2:])
     return _Before(tensors, {path: _version(t) for path, t in tensors.items()}, list(storages.values()))
 
@@ -235,11 +230,7 @@ def _storage_record(
     path: str, dtype: torch.dtype, storage: torch.UntypedStorage, before: torch.Tensor, *, watch: Watch | None
 ) -> StorageRecord:
     written = watch.written_bytes(storage) if watch is not None else None
-    return StorageRecord(path, dtype, before, _bytes_of(storage).clone(), written)
-
-
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return StorageRecord(path, dtype, before, bytes_of(storage).clone(), written)
 
 
 def _version(tensor: torch.Tensor) -> int | None:

@@ -76,10 +76,10 @@ class _Lowering:
         for copy in self._component.writes:
             self._read(_target(copy))
         accepted, deferred = self._decide_writes()
-        outputs = self._output_nodes(accepted, deferred)
+        alike = [c for c in accepted if same_layout(fake(_target(c)), fake(_source(c)))]
+        outputs = self._output_nodes({_source(c) for c in alike}, {_source(c) for c in deferred})
         leaving = self._outputs(outputs)
         pairs = tuple(self._alias(copy, leaving, accepted) for copy in accepted)
-        alike = [c for c in accepted if same_layout(fake(_target(c)), fake(_source(c)))]
         forwarded = tuple((_source(c), _target(c)) for c in alike if _source(c) not in outputs)
         program = FusionProgram(tuple(self._inputs.values()), tuple(self._ops), leaving, self._unique(pairs))
         return Lowered(
@@ -122,9 +122,7 @@ class _Lowering:
         if row.kind != "apply":
             operand = self._read(node.args[row.operand])  # type: ignore[arg-type]
             if (operand.type.dtype, operand.type.shape) == (kind.dtype, kind.shape):
-                return (
-                    operand  # the same value; whether it needs memory of its own is decided where it leaves
-                )
+                return operand  # the same value; where it leaves decides whether it needs memory of its own
             return self._emit("convert", (operand,), kind, line)
         arguments = tuple(self._argument(a) for a in node.args)
         keywords = tuple(
@@ -165,10 +163,11 @@ class _Lowering:
             return "the source is the old value of another written input"
         return ""
 
-    def _output_nodes(self, accepted: list[Node], deferred: list[Node]) -> tuple[Node, ...]:
-        """Nodes that leave as memory of their own: read outside, and not readable in a written input instead."""
-        held = {_source(c) for c in accepted if same_layout(fake(_target(c)), fake(_source(c)))}
-        copied = {_source(c) for c in deferred}
+    def _output_nodes(self, held: set[Node], copied: set[Node]) -> tuple[Node, ...]:
+        """Nodes that leave as memory of their own: read outside, and not readable in a written input instead.
+
+        `held` can be read in a written input, `copied` are needed for a copy after the region.
+        """
         names = []
         for node in self._component.nodes:
             outside = [u for u in node.users if u not in self._component.region]

@@ -6,10 +6,12 @@ backward. Torch's own graphs return the placeholder itself, so that backward rea
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch.fx import Graph, Node
 
-from fusion_core.alias import AliasFacts, analyze
+from fusion_core.alias import analyze
 from fusion_core.passes.copying import copy_graph
 
 
@@ -25,7 +27,7 @@ def snapshot_outputs(graph: Graph, rebuilt: frozenset[int]) -> Graph:
     values = list(output.args[0])  # type: ignore[arg-type]
     clones: dict[Node, Node] = {}
     for position, old in enumerate(graph.output_node().args[0]):  # type: ignore[arg-type]
-        if isinstance(old, Node) and position not in rebuilt and _is_overwritten(old, facts):
+        if isinstance(old, Node) and position not in rebuilt and _is_overwritten(old, facts.storage, written):
             if old not in clones:
                 clones[old] = _clone_before(copied, new[old], new[written[facts.storage[old]]])
             values[position] = clones[old]
@@ -36,8 +38,8 @@ def snapshot_outputs(graph: Graph, rebuilt: frozenset[int]) -> Graph:
     return copied
 
 
-def _is_overwritten(node: Node, facts: AliasFacts) -> bool:
-    writer = facts.written_inputs().get(facts.storage[node])
+def _is_overwritten(node: Node, storage: Mapping[Node, int | str], written: Mapping[int | str, Node]) -> bool:
+    writer = written.get(storage[node])
     return writer is not None and writer is not node and node.op in ("placeholder", "call_function")
 
 
