@@ -60,6 +60,13 @@ def is_view(node: Node) -> bool:
     return views and not any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
 
 
+def is_free(node: Node) -> bool:
+    """True for nodes that move no data: views, and the taking of one value out of several."""
+    return node.op == "call_function" and (
+        node.target in (operator.getitem, torch.ops.aten._unsafe_view.default) or is_view(node)
+    )
+
+
 class _Union:
     def __init__(self) -> None:
         self._parent: dict[Any, Any] = {}

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor, strided
 from torch.fx import GraphModule, Node
 
-from fusion_core.alias import analyze, is_view, tensor_of
+from fusion_core.alias import analyze, is_free
 from fusion_core.capture import AotRefusalError, Captured, Compiled, compile_through_aot
-from fusion_core.errors import FallbackError
+from fusion_core.components import Component
+from fusion_core.errors import FallbackError, OptionError
 from fusion_core.examine import GraphReport
-from fusion_core.executors.base import Kernel
+from fusion_core.executors import nvfuser
+from fusion_core.executors.base import Executor, Kernel
 from fusion_core.executors.reference import ReferenceExecutor
 from fusion_core.lowering.build import Lowered, lower
 from fusion_core.lowering.support import Unsupported, refusal
 from fusion_core.options import Options, parse_options
 from fusion_core.overlap import Pattern, address, overlap_pattern
-from fusion_core.partition import COPY_, Component, partition
+from fusion_core.partition import COPY_, Kinds, partition
 from fusion_core.passes.dce import remove_dead_code
 from fusion_core.passes.expand_foreach import expand_foreach
 from fusion_core.passes.hoist_copies import hoist_copies
 from fusion_core.passes.normalize_copies import normalize_copies
 from fusion_core.passes.snapshot import snapshot_outputs
+from fusion_core.passes.split_moments import split_moments
 from fusion_core.program.ir import FusionProgram
 from fusion_core.program.verify import verify
+from fusion_core.runtime.failures import GuardedKernel
 from fusion_core.runtime.plan import build_plan
 
 Record = Callable[[GraphReport], None]
@@ -44,7 +49,10 @@ def fusion_core(
     Raises OptionError for unknown options and modes, FallbackError where `fallback="error"` and something would run
     eager. See `fusion_core.Options`.
     """
-    return CompiledGraph(module, example_inputs, parse_options(options, mode))
+    parsed = parse_options(options, mode)
+    if parsed.executor == "nvfuser" and nvfuser.unavailable():
+        raise OptionError(f"executor='nvfuser': {nvfuser.unavailable()}")
+    return CompiledGraph(module, example_inputs, parsed)
 
 
 class CompiledGraph:
@@ -123,15 +131,27 @@ class KernelCache:
     """Compiles each distinct program once."""
 
     def __init__(self, options: Options) -> None:
-        self._executor = ReferenceExecutor()
-        self._verify = options.verify
-        self._kernels: dict[FusionProgram, Kernel] = {}
+        self._options = options
+        self._kernels: dict[tuple[FusionProgram, str], Kernel] = {}
 
-    def kernel(self, program: FusionProgram) -> Kernel:
+    def kernel(self, lowered: Lowered) -> Kernel:
         """Returns the kernel of a program, proved to obey the write rules before the executor sees it."""
-        if program not in self._kernels:
-            self._kernels[program] = self._executor.compile(verify(program) if self._verify else program)
-        return self._kernels[program]
+        program = lowered.program
+        executor = choose_executor(self._options.executor, lowered.device)
+        key = (program, executor.name)
+        if key not in self._kernels:
+            if self._options.verify:
+                verify(program)
+            strict = self._options.fallback == "error"
+            self._kernels[key] = GuardedKernel(program, partial(executor.compile, program), strict=strict)
+        return self._kernels[key]
+
+
+def choose_executor(wanted: str, device: str) -> Executor:
+    """Returns nvFuser for CUDA tensors where it is usable and wanted, else the reference executor."""
+    if wanted != "reference" and device == "cuda" and not nvfuser.unavailable():
+        return nvfuser.NvFuserExecutor()
+    return ReferenceExecutor()
 
 
 def compile_graph(
@@ -140,6 +160,7 @@ def compile_graph(
     """Returns the plan of one aten graph and the report on it: the stages of a compilation in order."""
     clock = _Clock()
     graph = expand_foreach(captured.module.graph)
+    graph = split_moments(graph)
     graph = normalize_copies(graph)
     graph = snapshot_outputs(graph, captured.rebuilt)
     graph = remove_dead_code(graph)
@@ -148,13 +169,20 @@ def compile_graph(
     facts = analyze(graph)
     clock.stage("alias")
     refusals = {n: refusal(n) for n in graph.nodes if n.op == "call_function"}
-    fusible = frozenset(n for n, refused in refusals.items() if refused is None)
-    steps = partition(graph, facts, fusible).steps
+    steps = partition(graph, facts, _kinds(refusals)).steps
     clock.stage("partition")
     fresh = _fresh_classes(graph.output_node(), facts.storage, captured.rebuilt)
-    lowered = [lower(s, facts, fresh) if isinstance(s, Component) else s for s in steps]
+    lowered = [
+        lower(s, facts, fresh, bookend=options.bookend) if isinstance(s, Component) else s for s in steps
+    ]
     clock.stage("lowering")
-    plan = build_plan(graph, lowered, kernels.kernel, lambda name: _attribute(captured.module, name))
+    plan = build_plan(
+        graph,
+        lowered,
+        kernels.kernel,
+        lambda name: _attribute(captured.module, name),
+        guarded=captured.kind != "backward",
+    )
     clock.stage("kernels")
     left = [refusals[s] for s in lowered if isinstance(s, Node) and _counts_as_eager(s)]
     eager = tuple(refused for refused in left if refused is not None)
@@ -173,11 +201,20 @@ def _fresh_classes(
     return frozenset(storage[v] for i, v in enumerate(values) if isinstance(v, Node) and i not in rebuilt)
 
 
+def _kinds(refusals: Mapping[Node, Unsupported | None]) -> Kinds:
+    """Returns which nodes can be lowered: as computation, or as a view inside a program."""
+    accepted = [n for n, refused in refusals.items() if refused is None]
+    return Kinds(
+        fusible=frozenset(n for n in accepted if not is_free(n)),
+        views=frozenset(n for n in accepted if is_free(n)),
+    )
+
+
 def _counts_as_eager(node: Node) -> bool:
     """Views and tuple access move no data, so they are no work left to eager."""
-    return (
-        not is_view(node) and "getitem" not in str(node.target) and tensor_of(node) is not None
-    ) or node.target is COPY_
+    return not is_free(node) and (
+        isinstance(node.meta.get("val"), (Tensor, list, tuple)) or node.target is COPY_
+    )
 
 
 def _attribute(module: GraphModule, name: str) -> Any:

@@ -14,8 +14,10 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
+from fusion_core.decompositions import decompositions
 from fusion_core.errors import FusionError, InternalError
 
 
@@ -163,6 +165,7 @@ def compile_through_aot(
         fw_compiler=forward("forward"),
         bw_compiler=backward,
         inference_compiler=forward("inference"),
+        decompositions=decompositions(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
@@ -180,7 +183,8 @@ def compile_through_aot(
 def _boxed(compile_graph: CompileGraph, captured: Captured) -> Callable[[list[Any]], Any]:
     """Returns the compiled graph under AOTAutograd's boxed convention: it takes the list, and may free what is in it."""
     try:
-        run = compile_graph(captured)
+        with unset_fake_temporarily():  # executors make real tensors
+            run = compile_graph(captured)
     except FusionError:
         raise
     except Exception as error:

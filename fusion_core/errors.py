@@ -3,6 +3,7 @@
 FusionError
 |- OptionError        an option or mode that does not exist (user)
 |- FallbackError      something would run eager under fallback="error" (user)
+|- KernelError        an executor cannot compile or run a program; the region runs eager unless fallback="error"
 |- InternalError      a stage failed (internal: a defect of this package)
 `- VerifyError        a FusionProgram breaks a write rule (internal: a defect of this package)
 """
@@ -24,6 +25,14 @@ class FallbackError(FusionError):
 
 class InternalError(FusionError):
     """A stage of the compiler failed on a graph that AOTAutograd traced; `__cause__` is its error."""
+
+
+class KernelError(FusionError):
+    """An executor refused or failed to run a program; `program` is the program, and the message the executor's."""
+
+    def __init__(self, text: str, program: object) -> None:
+        super().__init__(text)
+        self.program = program
 
 
 class VerifyError(FusionError):

@@ -20,8 +20,6 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 }
 # Values that the interface names and this version does not carry out; refusing beats ignoring.
 _NOT_YET: dict[str, tuple[Any, ...]] = {
-    "executor": ("nvfuser",),
-    "bookend": (True,),
     "graphs": (True,),
     "rng": ("fused",),
 }

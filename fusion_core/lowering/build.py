@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import Node
 
 from fusion_core.alias import AliasFacts
-from fusion_core.lowering.pointwise import ROWS, operation_name
+from fusion_core.components import Component
+from fusion_core.lowering import translate
+from fusion_core.lowering.rows import ROWS, aten, operation_name
 from fusion_core.lowering.support import source_line
-from fusion_core.lowering.types import TypeTable, fake, is_dense, same_layout, static_sizes, static_strides
-from fusion_core.partition import Component
-from fusion_core.program.ir import AliasPair, Argument, Constant, FusionProgram, Input, Op, Value
-from fusion_core.program.verify import moving_readers
+from fusion_core.lowering.types import DTYPE_NAMES, Form, TypeTable, fake, is_dense, same_layout
+from fusion_core.program.ir import AliasPair, Argument, Constant, FusionProgram, Input, Op, TensorType, Value
+from fusion_core.program.verify import moving_readers, unordered_reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A program and what its values stand for in the graph.
+    """A program and what its values stand for in the graph. `nodes` are those that it computes, in order.
 
     `forwarded` maps nodes to the written placeholder that holds their value after the launch. `deferred` are writes to do
-    as copies after the region. `collapsed` programs take and give one-dimensional tensors.
+    as copies after the region.
     """
 
     component: Component
+    nodes: tuple[Node, ...]
     program: FusionProgram
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
@@ -45,23 +48,36 @@ class Lowered:
     deferred: tuple[Node, ...]
     sets: tuple[Note, ...]
     refused: tuple[Note, ...]
-    collapsed: bool
+    form: Form
+    device: str
 
 
-def lower(component: Component, facts: AliasFacts, fresh: frozenset[int | str]) -> Lowered:
-    """Returns the program of `component`. `fresh` are the storage classes whose values leave the graph as new memory."""
-    return _Lowering(component, facts, fresh).lower()
+def lower(
+    component: Component, facts: AliasFacts, fresh: frozenset[int | str], *, bookend: bool = False
+) -> Lowered:
+    """Returns the program of `component`. `fresh` are the storage classes whose values leave the graph as new memory.
+
+    With `bookend`, views of the component's inputs are left to the host. Without it they are part of the program, except
+    where the rest is pointwise: then there is nothing that a view inside could be fused with.
+    """
+    peeled = bookend or all(ROWS[n.target].kind not in ("view", "alias", "reduce") for n in component.nodes)
+    nodes = component.nodes if peeled else (*component.leading, *component.nodes)
+    return _Lowering(component, nodes, facts, fresh).lower()
 
 
 class _Lowering:
     """The state of building one program; used once."""
 
-    def __init__(self, component: Component, facts: AliasFacts, fresh: frozenset[int | str]) -> None:
+    def __init__(
+        self, component: Component, nodes: tuple[Node, ...], facts: AliasFacts, fresh: frozenset[int | str]
+    ) -> None:
         self._component = component
+        self._nodes = nodes
         self._facts = facts
         self._fresh = fresh
-        self.collapsed = _can_collapse(component)
-        self._types = TypeTable(collapse=self.collapsed)
+        self._form = _form(component, nodes)
+        self._device = fake(next(n for n in component.nodes if n in component.own)).device
+        self._types = TypeTable(self._form)
         self._values: dict[Node, Value] = {}
         self._inputs: dict[Node, Input] = {}
         self._storages: dict[Any, int] = {}
@@ -71,7 +87,7 @@ class _Lowering:
         self._refused: list[Note] = []
 
     def lower(self) -> Lowered:
-        for node in self._component.nodes:
+        for node in self._nodes:
             self._values[node] = self._translate(node)
         for copy in self._component.writes:
             self._read(_target(copy))
@@ -84,6 +100,7 @@ class _Lowering:
         program = FusionProgram(tuple(self._inputs.values()), tuple(self._ops), leaving, self._unique(pairs))
         return Lowered(
             component=self._component,
+            nodes=self._nodes,
             program=program,
             inputs=tuple(self._inputs),
             outputs=outputs,
@@ -91,44 +108,83 @@ class _Lowering:
             deferred=tuple(deferred),
             sets=tuple(self._sets),
             refused=tuple(self._refused),
-            collapsed=self.collapsed,
+            form=self._form,
+            device=self._device.type,
         )
 
-    def _new(self, kind: Any) -> Value:
+    def _new(self, kind: TensorType) -> Value:
         self._count += 1
         return Value(self._count - 1, kind)
 
+    def _type(self, node: Node) -> TensorType:
+        return self._types.type_of(node, device=self._device)
+
     def _read(self, node: Node) -> Value:
         if node not in self._values:
-            value = self._new(self._types.type_of(node, is_input=True))
+            value = self._new(self._type(node))
             storage = self._storages.setdefault(self._facts.storage[node], len(self._storages))
             self._inputs[node] = Input(value, storage, source_line(node))
             self._values[node] = value
         return self._values[node]
 
-    def _argument(self, argument: Any) -> Argument:
-        return self._read(argument) if isinstance(argument, Node) else Constant.of(argument)
-
     def _emit(
-        self, name: str, operands: tuple[Argument, ...], kind: Any, line: str, keywords: Any = ()
+        self, name: str, operands: tuple[Argument, ...], kind: TensorType, line: str, keywords: Any = ()
     ) -> Value:
         result = self._new(kind)
         self._ops.append(Op(name, operands, keywords, result, line))
         return result
 
     def _translate(self, node: Node) -> Value:
-        row, line = ROWS[node.target], source_line(node)
-        kind = self._types.type_of(node)
-        if row.kind != "apply":
-            operand = self._read(node.args[row.operand])  # type: ignore[arg-type]
-            if (operand.type.dtype, operand.type.shape) == (kind.dtype, kind.shape):
-                return operand  # the same value; where it leaves decides whether it needs memory of its own
-            return self._emit("convert", (operand,), kind, line)
-        arguments = tuple(self._argument(a) for a in node.args)
+        row = ROWS[node.target]
+        if row.kind == "apply":
+            return self._apply(node)
+        if row.kind == "constant":
+            value: Any = node.args[row.operand]
+            return self._emit("full", (Constant.of(value),), self._type(node), source_line(node))
+        operand = self._read(node.args[row.operand])  # type: ignore[arg-type]
+        kind, line = self._type(node), source_line(node)
+        if row.kind == "alias":
+            return operand
+        if row.kind == "create":
+            given: Any = node.args[1] if len(node.args) > 1 else int(node.target is aten.ones_like.default)
+            return self._emit("full_like", (operand, Constant.of(given)), kind, line)
+        if row.kind == "reduce":
+            dims = Constant.of(translate.reduced_dims(node))
+            keywords = translate.reduction_keywords(node)
+            named = tuple((name, Constant.of(value)) for name, value in sorted(keywords.items()))
+            return self._emit(row.name, (operand, dims), kind, line, named)
+        if row.kind == "view":
+            argument = translate.view_argument(node)
+            extra = () if argument is None else (Constant.of(argument),)
+            return self._emit(row.name, (operand, *extra), kind, line)
+        if (operand.type.dtype, operand.type.shape) == (kind.dtype, kind.shape) and not operand.type.host:
+            return operand  # the same value; where it leaves decides whether it needs memory of its own
+        return self._emit("convert", (operand,), kind, line)
+
+    def _apply(self, node: Node) -> Value:
+        line = source_line(node)
+        dtype = translate.common_dtype(node)
+        kind = self._type(node)
+        arguments = tuple(self._argument(a, dtype, kind, line) for a in node.args)
         keywords = tuple(
-            (name, self._argument(a)) for name, a in sorted(node.kwargs.items()) if a is not None
+            (name, self._argument(a, dtype, kind, line))
+            for name, a in sorted(node.kwargs.items())
+            if a is not None
         )
         return self._emit(operation_name(node.target), arguments, kind, line, keywords)
+
+    def _argument(self, argument: Any, dtype: torch.dtype | None, kind: TensorType, line: str) -> Argument:
+        """Reads an operand; one without dimensions is cast, since as a tensor with some it would promote the others."""
+        if not isinstance(argument, Node):
+            return Constant.of(argument)
+        value, tensor = self._read(argument), fake(argument)
+        lifted = self._form.collapsed or self._form.rank
+        if dtype is None or tensor.dtype == dtype or tensor.dim() > 0 or not kind.shape or not lifted:
+            return value
+        cast = TensorType(
+            DTYPE_NAMES[dtype], value.type.shape if not value.type.host else (1,) * len(kind.shape)
+        )
+        return self._emit("convert", (value,), cast, line)
 
     def _decide_writes(self) -> tuple[list[Node], list[Node]]:
         accepted: list[Node] = []
@@ -158,6 +214,9 @@ class _Lowering:
         reader = moving_readers(tuple(self._ops), self._values[target])
         if reader is not None:
             return f"{reader.name} reads the old value at other indices ({reader.line})"
+        reader = unordered_reader(tuple(self._ops), self._values[target], self._values[source])
+        if reader is not None:
+            return f"{reader.name} may run in another kernel than the write and reads the old value ({reader.line})"
         written = {self._values[_target(c)] for c in self._component.writes}
         if self._values[source] in written and self._values[source] is not self._values[target]:
             return "the source is the old value of another written input"
@@ -170,8 +229,8 @@ class _Lowering:
         """
         names = []
         for node in self._component.nodes:
-            outside = [u for u in node.users if u not in self._component.region]
-            is_fresh = self._facts.storage[node] in self._fresh and bool(outside)
+            outside = node in self._component.leaving
+            is_fresh = outside and self._facts.storage[node] in self._fresh
             if node in self._component.own and (node in copied or is_fresh or (outside and node not in held)):
                 names.append(node)
         return tuple(names)
@@ -221,22 +280,31 @@ def _source(copy: Node) -> Node:
     return source
 
 
-def _can_collapse(component: Component) -> bool:
+def _form(component: Component, nodes: tuple[Node, ...]) -> Form:
+    rows = [ROWS[n.target] for n in nodes]
+    if any(r.name in ("reshape", "expand") for r in rows):  # they bring sizes that no input may have
+        return Form(static=True)
+    if any(r.kind in ("view", "alias", "reduce") for r in rows):
+        return Form()
+    inside = set(nodes)
+    tensors = list(dict.fromkeys(n for node in nodes for n in (*node.all_input_nodes, node)))
+    tensors += [_target(c) for c in component.writes]
+    if _can_collapse(component, tensors, inside):
+        return Form(collapsed=True)
+    return Form(rank=max(fake(n).dim() for n in tensors))
+
+
+def _can_collapse(component: Component, tensors: list[Node], inside: set[Node]) -> bool:
     """True if all tensors but scalars have one shape and one dense layout, so that rank does not matter."""
-    inside = set(component.nodes)
-    nodes = [n for node in component.nodes for n in (*node.all_input_nodes, node)]
-    nodes += [_target(c) for c in component.writes]
-    layouts = set()
-    for node in dict.fromkeys(nodes):
+    sources = {_source(c) for c in component.writes}
+    shapes, strides = set(), set()
+    for node in tensors:
         tensor = fake(node)
         if tensor.dim() == 0:
             continue
-        leaves = node not in inside or any(
-            u not in component.region or u in component.writes for u in node.users
-        )
-        sizes, strides = static_sizes(tensor), static_strides(tensor)
-        if sizes is None or strides is None or not is_dense(tensor):
+        if not is_dense(tensor):
             return False
-        layouts.add((sizes, strides if leaves else None))
-    full = {layout for layout in layouts if layout[1] is not None}
-    return len({sizes for sizes, _ in layouts}) == 1 and len(full) <= 1
+        shapes.add(tuple(map(str, tensor.shape)))
+        if node not in inside or node in component.leaving or node in sources:
+            strides.add(tuple(map(str, tensor.stride())))
+    return len(shapes) <= 1 and len(strides) <= 1

@@ -9,10 +9,35 @@ import torch
 from torch.fx import Node
 
 from fusion_core.alias import tensor_of
-from fusion_core.lowering.pointwise import CREATIONS, ROWS
-from fusion_core.lowering.types import fake, same_layout, static_strides
+from fusion_core.lowering.rows import CREATIONS, ROWS
+from fusion_core.lowering.types import fake, layout_of, static_sizes
 
 MAX_RANK = 8  # nvFuser's limit
+COMPUTED = frozenset(
+    {
+        torch.bool,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+    }
+)
+# Operators that are lowered for complex numbers too.
+COMPLEX = frozenset(
+    {
+        getattr(getattr(torch.ops.aten, name), overload)
+        for name in ("add", "sub", "mul", "div", "eq", "ne")
+        for overload in ("Tensor", "Scalar")
+    }
+    | {
+        getattr(torch.ops.aten, name).default
+        for name in ("neg", "exp", "sin", "cos", "sqrt", "reciprocal", "addcmul")
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +77,10 @@ def _reason(node: Node) -> str:
     operands = [tensor_of(n) for n in node.all_input_nodes]
     if any(t is None for t in operands):
         return "a size or scalar is only known at run time"
+    if row.kind == "constant":
+        return "" if result.dim() == 0 and result.dtype in COMPUTED else "a constant tensor with dimensions"
     tensors = [result, *(t for t in operands if t is not None)]
-    return _tensor_reason(tensors) or _argument_reason(node, row.kind) or _layout_reason(node, row.kind)
+    return _tensor_reason(tensors) or _KINDS[row.kind](node) or _layout_reason(node)
 
 
 def _tensor_reason(tensors: list[torch.Tensor]) -> str:
@@ -61,36 +88,78 @@ def _tensor_reason(tensors: list[torch.Tensor]) -> str:
     for tensor in tensors:
         if tensor.layout is not torch.strided or tensor.is_quantized:
             return f"layout {tensor.layout} or a quantized dtype"
+        if tensor.dtype not in COMPUTED:
+            return f"dtype {str(tensor.dtype).removeprefix('torch.')}, which nvFuser does not have"
         if tensor.dim() > MAX_RANK:
             return f"rank {tensor.dim()} exceeds {MAX_RANK}"
         if tensor.is_conj() or tensor.is_neg():
             return "a lazy conj or neg bit"
         if tensor.device != result.device and not (tensor.dim() == 0 and tensor.device.type == "cpu"):
             return f"operands on {tensor.device} and {result.device}"
-    if any(type(s) is int and s == 0 for s in result.shape):
-        return "an empty tensor"
+        if any(type(s) is int and s == 0 for s in tensor.shape):
+            return "an empty tensor"
     if not any(t.device == result.device for t in tensors[1:]):
         return "no operand on the result's device"
     return ""
 
 
-def _layout_reason(node: Node, kind: str) -> str:
-    """A copy into another layout needs sizes; pointwise operators make eager's layout by themselves."""
-    result, operand = fake(node), fake(node.all_input_nodes[-1])
-    if kind != "apply" and list(map(str, result.shape)) != list(map(str, operand.shape)):
-        return "a copy that broadcasts"
-    if kind == "apply" or static_strides(result) is not None or same_layout(result, operand):
-        return ""
-    return "its layout is only known at run time"
+def _layout_reason(node: Node) -> str:
+    """A tensor whose layout is not known even for the traced call."""
+    return "" if layout_of(fake(node)) is not None else "its layout is only known at run time"
 
 
-def _argument_reason(node: Node, kind: str) -> str:
-    if kind != "apply":
-        allowed = {"dtype", "memory_format", "layout", "device", "non_blocking", "pin_memory"}
-        extra = [k for k, v in node.kwargs.items() if v and k not in allowed]
-        return f"argument {extra[0]}" if extra else ""
+def _apply_reason(node: Node) -> str:
     values: list[Any] = [*node.args, *node.kwargs.values()]
     for value in values:
         if not isinstance(value, (Node, bool, int, float, complex, str, type(None))):
             return f"argument {value!r}"
+    if fake(node).dtype.is_complex or any(fake(n).dtype.is_complex for n in node.all_input_nodes):
+        return "" if node.target in COMPLEX else "complex numbers"
     return ""
+
+
+def _move_reason(node: Node) -> str:
+    allowed = {"dtype", "memory_format", "layout", "device", "non_blocking", "pin_memory"}
+    extra = [k for k, v in node.kwargs.items() if v and k not in allowed]
+    if extra:
+        return f"argument {extra[0]}"
+    operand = fake(node.args[ROWS[node.target].operand])  # type: ignore[arg-type]
+    if list(map(str, fake(node).shape)) != list(map(str, operand.shape)):
+        return "a copy that broadcasts"
+    return "a copy to another device" if operand.device != fake(node).device else ""
+
+
+def _reduce_reason(node: Node) -> str:
+    operand, result = fake(node.all_input_nodes[0]), fake(node)
+    if operand.dim() == 0:
+        return "a reduction of a tensor without dimensions"
+    if operand.dtype.is_complex:
+        return "complex numbers"
+    correction = node.kwargs.get("correction")
+    if correction is not None and (not isinstance(correction, (int, float)) or correction != int(correction)):
+        return f"correction {correction}"
+    if ROWS[node.target].name in ("amax", "amin") and result.dtype is torch.bool:
+        return "the largest or smallest of booleans"
+    return ""
+
+
+def _view_reason(node: Node) -> str:
+    if ROWS[node.target].name not in ("reshape", "expand"):
+        return ""
+    tensors = [fake(node), fake(node.all_input_nodes[0])]
+    return "" if all(static_sizes(t) is not None for t in tensors) else "sizes only known at run time"
+
+
+def _create_reason(node: Node) -> str:
+    return "" if not fake(node).dtype.is_complex else "complex numbers"
+
+
+_KINDS = {
+    "create": _create_reason,
+    "apply": _apply_reason,
+    "identity": _move_reason,
+    "convert": _move_reason,
+    "reduce": _reduce_reason,
+    "view": _view_reason,
+    "alias": _view_reason,
+}

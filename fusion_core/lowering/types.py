@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
 import torch
 from torch.fx import Node
 
 from fusion_core.alias import tensor_of
-from fusion_core.program.ir import Dim, TensorType
+from fusion_core.program.ir import Dim, Layout, TensorType
 
 DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.bool: "bool",
@@ -42,65 +46,98 @@ def static_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
     return tuple(tensor.stride()) if all(type(s) is int for s in tensor.stride()) else None
 
 
+def layout_of(tensor: torch.Tensor) -> Layout | None:
+    """Returns the layout of a strided tensor; of a fake one with symbolic sizes, that of the call it was traced with."""
+    sizes, strides = [_hint(s) for s in tensor.shape], [_hint(s) for s in tensor.stride()]
+    if any(s is None for s in (*sizes, *strides)):
+        return None
+    return layout_of_strides(tuple(sizes), tuple(strides))
+
+
+def _hint(size: Any) -> int | None:
+    if type(size) is int:
+        return size
+    hint = size.node.hint
+    return None if hint is None else int(hint)
+
+
+@lru_cache(maxsize=4096)
+def layout_of_strides(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+    """Returns the layout of these sizes and strides (in elements)."""
+    rank = len(sizes)
+    placed = list(strides)  # single and expanded dimensions stay beside their right neighbour
+    for dim in reversed(range(rank)):
+        if sizes[dim] == 1 or strides[dim] == 0:
+            placed[dim] = placed[dim + 1] if dim + 1 < rank else 0
+    order = tuple(sorted(range(rank), key=lambda dim: (-placed[dim], dim)))
+    flags, expected = "", 1
+    for dim in reversed(order):
+        if sizes[dim] == 1:
+            flags += "b"
+        elif strides[dim] == 0:
+            flags += "e"
+        else:
+            flags += "c" if strides[dim] == expected else "g"
+            expected = strides[dim] * sizes[dim]
+    return Layout(order, flags[::-1])
+
+
 def is_dense(tensor: torch.Tensor) -> bool:
     """True if the elements fill one gapless stretch of memory, each once; false where that is unknown."""
-    sizes, strides = static_sizes(tensor), static_strides(tensor)
-    if sizes is None or strides is None:
-        return bool(static_sizes(tensor) == ())
-    expected = 1
-    for stride, size in sorted((st, sz) for sz, st in zip(sizes, strides, strict=True) if sz != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+    layout = layout_of(tensor)
+    return layout is not None and layout.is_dense
 
 
 def same_layout(a: torch.Tensor, b: torch.Tensor) -> bool:
     """True if both have the same dtype, sizes and strides, as far as is known at compile time."""
-    return (a.dtype, a.device) == (b.dtype, b.device) and _layout(a) == _layout(b)
+    return (a.dtype, a.device) == (b.dtype, b.device) and _strides(a) == _strides(b)
 
 
-def _layout(tensor: torch.Tensor) -> list[tuple[str, str]]:
+def _strides(tensor: torch.Tensor) -> list[tuple[str, str]]:
     return [
         (str(sz), str(st)) for sz, st in zip(tensor.shape, tensor.stride(), strict=True) if str(sz) != "1"
     ] + [("rank", str(tensor.dim()))]
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the tensors of one program are given to it.
+
+    `collapsed`: dense tensors as one dimension, scalars as one element. `rank`: tensors of lower rank get leading
+    dimensions of size 1 (0: as they are), since an operand of lower rank costs nvFuser a kernel (rule R8). `static`: sizes
+    are part of the program, which operators that compute sizes need.
+    """
+
+    collapsed: bool = False
+    rank: int = 0
+    static: bool = False
+
+
 class TypeTable:
     """Names sizes `s0`, `s1`, ... in order of appearance; equal sizes share a name, 0 and 1 stay numbers."""
 
-    def __init__(self, *, collapse: bool) -> None:
-        self._collapse = collapse
+    def __init__(self, form: Form) -> None:
+        self._form = form
         self._symbols: dict[str, str] = {}
 
-    def type_of(self, node: Node, *, is_input: bool = False) -> TensorType:
-        """Returns the node's type; collapsed, every tensor has one dimension and every scalar none."""
+    def type_of(self, node: Node, *, device: torch.device) -> TensorType:
+        """Returns the node's type in a program on `device`."""
         tensor = fake(node)
         dtype = DTYPE_NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
-        if self._collapse:
-            shape: tuple[Dim, ...] = () if tensor.dim() == 0 else (1 if tensor.numel() == 1 else "s0",)
+        if tensor.device != device:
+            return TensorType(dtype, (), host=True)
+        if self._form.collapsed:
+            single = tensor.dim() == 0 or (type(tensor.numel()) is int and tensor.numel() == 1)
+            return TensorType(dtype, (1 if single else "s0",))
+        missing = max(self._form.rank - tensor.dim(), 0)
+        shape = (*[1] * missing, *(self._dim(size) for size in tensor.shape))
+        layout = layout_of(tensor)
+        if layout is None or layout.is_row_major:
             return TensorType(dtype, shape)
-        shape = tuple(self._dim(size) for size in tensor.shape)
-        layout = (
-            "dense"
-            if not is_input or _is_row_major(tensor)
-            else f"{{{', '.join(map(str, tensor.stride()))}}}"
-        )
-        return TensorType(dtype, shape, layout)
+        order = (*range(missing), *(dim + missing for dim in layout.order))
+        return TensorType(dtype, shape, Layout(order, "b" * missing + layout.flags))
 
     def _dim(self, size: object) -> Dim:
-        if type(size) is int and size in (0, 1):
+        if type(size) is int and (self._form.static or size in (0, 1)):
             return size
         return self._symbols.setdefault(str(size), f"s{len(self._symbols)}")
-
-
-def _is_row_major(tensor: torch.Tensor) -> bool:
-    expected = "1"
-    sizes = static_sizes(tensor)
-    if sizes is None:
-        return tensor.dim() == 0
-    for size, stride in reversed(list(zip(sizes, tensor.stride(), strict=True))):
-        if size != 1 and str(stride) != expected:
-            return False
-        expected = str(int(expected) * size)
-    return True

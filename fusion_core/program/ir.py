@@ -2,21 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Dim = int | str
 
 
 @dataclass(frozen=True, slots=True)
-class TensorType:
-    """Element type (`f32`), shape with symbolic sizes (`s0`; 0 and 1 are static), and layout.
+class Layout:
+    """How dimensions lie in memory: `order` names them from the outermost to the innermost.
 
-    `layout` is `dense` for row-major without gaps, else the strides as text.
+    `flags` tells for each of them, in that order: `c` contiguous with what is inside it, `g` a gap, `b` a single element,
+    `e` expanded (stride 0).
     """
+
+    order: tuple[int, ...]
+    flags: str
+
+    @property
+    def is_dense(self) -> bool:
+        """True if the elements fill one stretch of memory without gaps, each once."""
+        return set(self.flags) <= {"c", "b"}
+
+    @property
+    def is_row_major(self) -> bool:
+        """True for the layout of a contiguous tensor."""
+        return self.is_dense and self.order == tuple(range(len(self.order)))
+
+    def __str__(self) -> str:
+        """Returns an empty string for row-major, else dimensions and flags, as in `{1c 0g}`."""
+        named = (f"{dim}{flag}" for dim, flag in zip(self.order, self.flags, strict=True))
+        return "" if self.is_row_major else "{" + " ".join(named) + "}"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type (`f32`), shape (`s0` is a symbolic size, a number a static one), and layout (None: row-major)."""
 
     dtype: str
     shape: tuple[Dim, ...]
-    layout: str = "dense"
+    layout: Layout | None = None
+    host: bool = False
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The dimensions from the outermost to the innermost in memory."""
+        return tuple(range(len(self.shape))) if self.layout is None else self.layout.order
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +60,17 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A Python scalar. `kind` keeps 1, 1.0 and True apart, which compare equal in Python."""
+    """A Python scalar or a tuple of whole numbers. `kind` keeps 1, 1.0 and True apart, which compare equal in Python."""
 
-    value: bool | int | float | complex | str | None
+    value: bool | int | float | complex | str | tuple[int, ...] | None
     kind: str
 
     @staticmethod
-    def of(value: bool | complex | str | None) -> Constant:
+    def of(value: bool | complex | str | Sequence[int] | None) -> Constant:
         """Returns the constant for a Python value."""
-        return Constant(value, type(value).__name__)
+        if isinstance(value, (bool, int, float, complex, str, type(None))):
+            return Constant(value, type(value).__name__)
+        return Constant(tuple(value), "tuple")
 
     def __eq__(self, other: object) -> bool:
         """Compares by spelling, so that nan equals nan and -0.0 differs from 0.0."""
@@ -106,5 +139,29 @@ class FusionProgram:
         return {op.result: op for op in self.ops}
 
 
-# Operations that may be carried out without moving data, so that their result can share the operand's memory.
-META_OPS = frozenset({"set"})
+# Operations on indices alone: they may be carried out without moving data, so that the result shares the operand's memory.
+VIEW_OPS = frozenset({"permute", "reshape", "expand", "squeeze", "unsqueeze"})
+META_OPS = VIEW_OPS | {"set"}
+REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "prod", "var", "any", "all"})
+# Operations that nvFuser hands to a library when they stand alone; it then forgets to write the aliased input (rule R9).
+EXTERNAL_OPS = frozenset(
+    {
+        "mm",
+        "bmm",
+        "addmm",
+        "matmul",
+        "linear",
+        "gather",
+        "scatter",
+        "embedding",
+        "argsort",
+        "topk",
+        "cumsum",
+        "cumprod",
+    }
+)
+
+
+def is_moving(op: Op, operand: Value) -> bool:
+    """True if an element of the result depends on elements of `operand` at other indices."""
+    return op.name in VIEW_OPS or op.result.type.shape != operand.type.shape

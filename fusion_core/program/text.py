@@ -20,9 +20,10 @@ def text(program: FusionProgram) -> str:
 
 
 def type_text(kind: TensorType) -> str:
-    """Returns `f32[s0, 3]`, with the strides where they are not row-major."""
-    layout = "" if kind.layout == "dense" else kind.layout
-    return f"{kind.dtype}[{', '.join(map(str, kind.shape))}]{layout}"
+    """Returns `f32[s0, 3]`, with the layout where it is not row-major."""
+    layout = "" if kind.layout is None else str(kind.layout)
+    place = " host" if kind.host else ""
+    return f"{kind.dtype}[{', '.join(map(str, kind.shape))}]{layout}{place}"
 
 
 def _shared_storages(program: FusionProgram) -> set[int]:

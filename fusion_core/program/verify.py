@@ -1,14 +1,25 @@
 """Proof obligations of a FusionProgram before an executor may see it.
 
 The rule numbers are those under which nvFuser's silent failures were measured: R1 one typed source per target, R2 an
-aliased value is no output, R3 no reader at another index than the write's, R4 no source in another written input, R5
-outputs are fresh memory, R7 nothing else overlaps a written input.
+aliased value is no output, R3 no reader of a written input at another index or in another kernel, R4 no source in another
+written input, R5 outputs are fresh memory, R6 only dense inputs are written, R7 nothing else overlaps a written input, R8
+no operand of lower rank beside a write, R9 no source that a library call computes.
 """
 
 from __future__ import annotations
 
 from fusion_core.errors import VerifyError
-from fusion_core.program.ir import META_OPS, AliasPair, FusionProgram, Op, Value
+from fusion_core.program.ir import (
+    EXTERNAL_OPS,
+    META_OPS,
+    REDUCTIONS,
+    VIEW_OPS,
+    AliasPair,
+    FusionProgram,
+    Op,
+    Value,
+    is_moving,
+)
 from fusion_core.program.text import type_text
 
 
@@ -17,10 +28,13 @@ def verify(program: FusionProgram) -> FusionProgram:
     _check_ssa(program)
     _check_r1(program)
     _check_r2(program)
-    _check_r3(program)
     _check_r4(program)
+    _check_r3(program)
     _check_r5(program)
+    _check_r6(program)
     _check_r7(program)
+    _check_r8(program)
+    _check_r9(program)
     return program
 
 
@@ -31,11 +45,52 @@ def moving_readers(program_ops: tuple[Op, ...], target: Value) -> Op | None:
     """
     dependent = {target}
     for op in program_ops:
-        if any(operand in dependent for operand in op.operands()):
-            if op.result.type.shape != target.type.shape:
+        touched = [operand for operand in op.operands() if operand in dependent]
+        if touched:
+            if any(is_moving(op, operand) for operand in touched):
                 return op
             dependent.add(op.result)
     return None
+
+
+def unordered_reader(program_ops: tuple[Op, ...], target: Value, source: Value) -> Op | None:
+    """Returns the first operation that needs the old `target` and that may land in another kernel than its write.
+
+    Pointwise operations that are connected and of one shape are one kernel. Otherwise nvFuser may cut the program anywhere,
+    re-reads an input in every piece, and runs pieces in data order alone: then only what the source needs runs before it.
+    """
+    if is_one_kernel(program_ops, target, source):
+        return None
+    needed = ancestors(program_ops, source)
+    dependent = {target}
+    for op in program_ops:
+        if any(operand in dependent for operand in op.operands()) and op.result != source:
+            if op.result not in needed:
+                return op
+            dependent.add(op.result)
+    return None
+
+
+def is_one_kernel(program_ops: tuple[Op, ...], target: Value, source: Value) -> bool:
+    """True if the readers of `target` and its write from `source` are sure to be computed by the same kernel."""
+    shapes = {op.result.type.shape for op in program_ops if any(d != 1 for d in op.result.type.shape)}
+    if len(shapes) > 1 or any(op.name in VIEW_OPS or op.name in REDUCTIONS for op in program_ops):
+        return False
+    group: dict[Value, set[Value]] = {}
+    for op in program_ops:
+        merged = {op.result}.union(*(group.get(value, {value}) for value in op.operands()))
+        group.update(dict.fromkeys(merged, merged))
+    readers = [op.result for op in program_ops if target in op.operands()]
+    return all(source in group[r] for r in readers)
+
+
+def ancestors(program_ops: tuple[Op, ...], value: Value) -> set[Value]:
+    """Returns `value` and everything that it is computed from."""
+    found = {value}
+    for op in reversed(program_ops):
+        if op.result in found:
+            found.update(op.operands())
+    return found
 
 
 def _check_ssa(program: FusionProgram) -> None:
@@ -101,6 +156,10 @@ def _check_r3(program: FusionProgram) -> None:
         if reader is not None:
             text = f"is written while {reader.name} (%{reader.result.index}) reads it at other indices"
             raise VerifyError("R3", f"%{pair.target.index}", reader.line or pair.line, text)
+        reader = unordered_reader(program.ops, pair.target, pair.source)
+        if reader is not None:
+            text = f"is written while {reader.name} (%{reader.result.index}) may read it in a later kernel"
+            raise VerifyError("R3", f"%{pair.target.index}", reader.line or pair.line, text)
 
 
 def _check_r4(program: FusionProgram) -> None:
@@ -121,6 +180,14 @@ def _check_r5(program: FusionProgram) -> None:
             raise VerifyError("R5", f"%{output.index}", inputs[last].line, text)
 
 
+def _check_r6(program: FusionProgram) -> None:
+    for pair in program.aliases:
+        layout = pair.target.type.layout
+        if layout is not None and not layout.is_dense:
+            text = f"is written, but is not dense: {type_text(pair.target.type)}"
+            raise VerifyError("R6", f"%{pair.target.index}", pair.line, text)
+
+
 def _check_r7(program: FusionProgram) -> None:
     written = {p.target for p in program.aliases}
     for first in program.inputs:
@@ -128,6 +195,26 @@ def _check_r7(program: FusionProgram) -> None:
             if first.value in written and first is not second and first.storage == second.storage:
                 text = f"is written, but input %{second.value.index} shares its storage"
                 raise VerifyError("R7", f"%{first.value.index}", first.line or second.line, text)
+
+
+def _check_r8(program: FusionProgram) -> None:
+    """Only for pointwise programs: a reduction broadcasts whatever its operands' rank."""
+    if not program.aliases or any(op.name in VIEW_OPS or op.name in REDUCTIONS for op in program.ops):
+        return
+    for op in program.ops:
+        for operand in op.operands():
+            if len(operand.type.shape) != len(op.result.type.shape) and not operand.type.host:
+                text = f"has a lower rank than the result of {op.name}, which costs a write another kernel"
+                raise VerifyError("R8", f"%{operand.index}", op.line, text)
+
+
+def _check_r9(program: FusionProgram) -> None:
+    producers = program.producers()
+    for pair in program.aliases:
+        op = producers.get(pair.source)
+        if op is not None and op.name.partition(".")[0] in EXTERNAL_OPS:
+            text = f"is computed by {op.name}, which drops the write; write a `set` of it"
+            raise VerifyError("R9", f"%{pair.source.index}", op.line, text)
 
 
 def _meta_chain(program: FusionProgram, value: Value) -> list[Value]:

@@ -10,14 +10,24 @@ import torch
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
+from fusion_core.alias import is_free
 from fusion_core.executors.base import Kernel
 from fusion_core.lowering.build import Lowered
-from fusion_core.lowering.types import fake, static_sizes, static_strides
+from fusion_core.lowering.types import fake, layout_of, static_sizes, static_strides
 from fusion_core.partition import COPY_
-from fusion_core.program.ir import FusionProgram
-from fusion_core.runtime.steps import AnyStep, CopyBack, Free, Launch, OutputSpec, RunEager, SlotRef
+from fusion_core.program.ir import Value
+from fusion_core.runtime.steps import (
+    AnyStep,
+    CopyBack,
+    Free,
+    InputSpec,
+    Launch,
+    OutputSpec,
+    RunEager,
+    SlotRef,
+)
 
-Compile = Callable[[FusionProgram], Kernel]
+Compile = Callable[[Lowered], Kernel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +54,18 @@ class Plan:
 def build_plan(
     graph: Graph,
     steps: Iterable[Lowered | Node],
-    compile_program: Compile,
+    compile_lowered: Compile,
     attributes: Callable[[str], Any],
+    *,
+    guarded: bool,
 ) -> Plan:
-    """Returns the plan of `graph`; `steps` are its lowered components and eager nodes in order."""
+    """Returns the plan of `graph`; `steps` are its lowered components and eager nodes in order.
+
+    `guarded` tells that sizes and strides of the graph's inputs are checked before it is called.
+    """
     slot = {node: index for index, node in enumerate(n for n in graph.nodes if n.op != "output")}
-    bound = list(_bind_steps(list(steps), slot, compile_program))
+    trusted = frozenset(n for n in graph.nodes if n.op == "placeholder" and guarded)
+    bound = list(_bind_steps(_read_steps(graph, list(steps)), slot, compile_lowered, trusted))
     outputs = graph.output_node().args[0]
     assert isinstance(outputs, (tuple, list))
     kept = {slot[o] for o in outputs if isinstance(o, Node)}
@@ -63,8 +79,23 @@ def build_plan(
     )
 
 
+def _read_steps(graph: Graph, steps: list[Lowered | Node]) -> list[Lowered | Node]:
+    """Returns the steps without views that nobody reads."""
+    read = set(graph.output_node().all_input_nodes)
+    kept: list[Lowered | Node] = []
+    for step in reversed(steps):
+        if isinstance(step, Lowered):
+            read.update(step.inputs)
+        elif is_free(step) and step not in read:
+            continue
+        else:
+            read.update(step.all_input_nodes)
+        kept.append(step)
+    return kept[::-1]
+
+
 def _bind_steps(
-    steps: list[Lowered | Node], slot: dict[Node, int], compile_program: Compile
+    steps: list[Lowered | Node], slot: dict[Node, int], compile_lowered: Compile, trusted: frozenset[Node]
 ) -> Iterator[AnyStep]:
     """Deferred writes of a region follow its last component: until then others may read the old value."""
     waiting: list[Lowered] = []
@@ -72,31 +103,60 @@ def _bind_steps(
         if isinstance(step, Node):
             yield _bind_eager(step, slot)
             continue
-        yield _bind_launch(step, slot, compile_program(step.program))
+        yield _bind_launch(step, slot, compile_lowered(step), trusted)
         waiting.append(step)
-        following = steps[position + 1] if position + 1 < len(steps) else None
-        if not isinstance(following, Lowered) or following.component.stage != step.component.stage:
+        following = next((s for s in steps[position + 1 :] if isinstance(s, Lowered)), None)
+        if following is None or following.component.stage != step.component.stage:
             for lowered in waiting:
                 yield from (_bind_copy(copy, slot) for copy in lowered.deferred)
             waiting = []
 
 
-def _bind_launch(lowered: Lowered, slot: dict[Node, int], kernel: Kernel) -> Launch:
-    outputs = tuple(
-        OutputSpec(slot[n], static_sizes(fake(n)), static_strides(fake(n))) for n in lowered.outputs
-    )
-    forwarded = tuple((slot[value], slot[target]) for value, target in lowered.forwarded)
+def _bind_launch(lowered: Lowered, slot: dict[Node, int], kernel: Kernel, trusted: frozenset[Node]) -> Launch:
     deferred = set(lowered.deferred)
     writes = [_bind_copy(c, slot) for c in lowered.component.writes if c not in deferred]
     return Launch(
         kernel=kernel,
-        inputs=tuple(slot[n] for n in lowered.inputs),
-        strides=tuple(static_strides(fake(n)) for n in lowered.inputs),
-        eager=(*(_bind_call(n, slot) for n in lowered.component.nodes), *writes),
-        outputs=outputs,
-        collapsed=lowered.collapsed,
-        forwarded=forwarded,
+        inputs=tuple(
+            _input_spec(node, given.value, lowered, slot, trusted=node in trusted)
+            for node, given in zip(lowered.inputs, lowered.program.inputs, strict=True)
+        ),
+        eager=(*(_bind_call(n, slot) for n in lowered.nodes), *writes),
+        outputs=tuple(_output_spec(node, lowered, slot) for node in lowered.outputs),
+        forwarded=tuple((slot[value], slot[target]) for value, target in lowered.forwarded),
     )
+
+
+def _input_spec(
+    node: Node, value: Value, lowered: Lowered, slot: dict[Node, int], *, trusted: bool
+) -> InputSpec:
+    tensor, strides = fake(node), static_strides(fake(node))
+    return InputSpec(
+        slot=slot[node],
+        strides=strides,
+        layout=layout_of(tensor),
+        rank=len(value.type.shape),
+        flat=lowered.form.collapsed,
+        host=value.type.host,
+        trusted=trusted and strides is not None and tensor.device.type != "cpu",
+    )
+
+
+def _output_spec(node: Node, lowered: Lowered, slot: dict[Node, int]) -> OutputSpec:
+    tensor = fake(node)
+    alike = [i for i, n in enumerate(lowered.inputs) if _sizes(n) == _sizes(node)]
+    return OutputSpec(
+        slot=slot[node],
+        rank=tensor.dim(),
+        sizes=static_sizes(tensor),
+        strides=static_strides(tensor),
+        flat=lowered.form.collapsed,
+        like=alike[0] if alike and lowered.form.collapsed else None,
+    )
+
+
+def _sizes(node: Node) -> list[str]:
+    return list(map(str, fake(node).shape))
 
 
 def _bind_copy(copy: Node, slot: dict[Node, int]) -> CopyBack:
@@ -151,7 +211,7 @@ def _with_frees(steps: list[AnyStep], kept: set[int]) -> Iterator[AnyStep]:
 
 def _touched(step: AnyStep) -> Iterator[int]:
     if isinstance(step, Launch):
-        yield from step.inputs
+        yield from (spec.slot for spec in step.inputs)
         yield from (o.slot for o in step.outputs)
         yield from (index for pair in step.forwarded for index in pair)
     elif isinstance(step, RunEager):

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from fusion_core.errors import KernelError
 from fusion_core.executors.base import Kernel
+from fusion_core.lowering.types import layout_of_strides
+from fusion_core.program.ir import Layout
 
 Slots = list[Any]
 
@@ -22,12 +25,58 @@ class SlotRef:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputSpec:
-    """Where a kernel's output goes, and its sizes and strides in elements (None: as the kernel gives them)."""
+class InputSpec:
+    """Where a kernel's input comes from and how it is given.
+
+    `strides` (in elements) or, where sizes are symbolic, `layout` are those that the program was made for; `trusted` inputs
+    were checked before the call. `rank` is the number of dimensions that the program expects; `flat` inputs are dense and
+    given as one dimension. `host` inputs are given as they are.
+    """
 
     slot: int
+    strides: tuple[int, ...] | None
+    layout: Layout | None
+    rank: int
+    flat: bool = False
+    host: bool = False
+    trusted: bool = False
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        """True if the tensor lies in memory as the program expects."""
+        if self.trusted or self.host:
+            return True
+        if tensor.layout is not torch.strided:  # fake tensors call mkldnn tensors strided
+            return False
+        if self.strides is None:
+            return layout_of_strides(tuple(tensor.shape), tensor.stride()) == self.layout
+        if tensor.stride() == self.strides:
+            return True
+        dims = zip(tensor.shape, tensor.stride(), self.strides, strict=True)
+        return all(size == 1 or real == expected for size, real, expected in dims)
+
+    def given(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the view of `tensor` that the kernel gets."""
+        missing = self.rank - tensor.dim()
+        if self.host or (missing == 0 and not (self.flat and self.rank == 1 and tensor.stride(0) != 1)):
+            return tensor
+        if self.flat:
+            return tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
+        return tensor[(None,) * missing]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """Where a kernel's output goes, and its sizes and strides in elements.
+
+    Where they are symbolic, a flat output is laid out as the kernel's input number `like`, any other one as it comes.
+    """
+
+    slot: int
+    rank: int
     sizes: tuple[int, ...] | None
     strides: tuple[int, ...] | None
+    flat: bool = False
+    like: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,64 +109,54 @@ class CopyBack:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Runs a kernel. `collapsed` kernels see every dense tensor as one dimension.
+    """Runs a kernel.
 
-    `strides` are those that the inputs were compiled for (None: any). Torch's fake tensors foretell the strides of some
-    operators wrongly; where they did, the `eager` steps run instead, which give every value eager's layout.
+    Torch's fake tensors foretell the strides of some operators wrongly; where they did, or where the kernel fails, the
+    `eager` steps run instead, which give every value eager's layout.
     """
 
     kernel: Kernel
-    inputs: tuple[int, ...]
-    strides: tuple[tuple[int, ...] | None, ...]
+    inputs: tuple[InputSpec, ...]
     eager: tuple[RunEager | CopyBack, ...]
     outputs: tuple[OutputSpec, ...]
-    collapsed: bool
     forwarded: tuple[tuple[int, int], ...]
 
     def run(self, slots: Slots) -> None:
         """Launches, and lets values that now live in a written input be read there."""
-        given = [slots[i] for i in self.inputs]
-        if not all(_is_laid_out(t, strides) for t, strides in zip(given, self.strides, strict=True)):
+        tensors = [slots[spec.slot] for spec in self.inputs]
+        if not all(spec.fits(t) for spec, t in zip(self.inputs, tensors, strict=True)):
             self._run_eager(slots)
             return
-        if self.collapsed:
-            given = [_flat(t) for t in given]
-        for spec, result in zip(self.outputs, self.kernel(given), strict=True):
-            slots[spec.slot] = _laid_out(result, spec, collapsed=self.collapsed)
+        try:
+            results = self.kernel([spec.given(t) for spec, t in zip(self.inputs, tensors, strict=True)])
+        except KernelError:
+            self._run_eager(slots)
+            return
+        for spec, result in zip(self.outputs, results, strict=True):
+            slots[spec.slot] = _laid_out(result, spec, None if spec.like is None else tensors[spec.like])
         for value, target in self.forwarded:
             slots[value] = slots[target]
 
     def _run_eager(self, slots: Slots) -> None:
+        own = list(slots)
         for step in self.eager:
-            step.run(slots)
-        kept = {spec.slot for spec in self.outputs}
-        for step in self.eager:
-            if isinstance(step, RunEager) and step.output not in kept:
-                slots[step.output] = None
+            step.run(own)
+        for spec in self.outputs:
+            slots[spec.slot] = own[spec.slot]
         for value, target in self.forwarded:
             slots[value] = slots[target]
 
 
-def _is_laid_out(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> bool:
-    if tensor.layout is not torch.strided:  # fake tensors call mkldnn tensors strided
-        return False
-    if strides is None or tensor.stride() == strides:
-        return True
-    dims = zip(tensor.shape, tensor.stride(), strides, strict=True)
-    return all(size == 1 or real == expected for size, real, expected in dims)
-
-
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.dim() == 0 else tensor.as_strided((tensor.numel(),), (1,))
-
-
-def _laid_out(result: torch.Tensor, spec: OutputSpec, *, collapsed: bool) -> torch.Tensor:
-    """Returns the output with eager's strides; a copy only where the kernel chose others."""
-    if spec.sizes is None or spec.strides is None:
-        return result
-    if collapsed and result.dim() > 0:
-        return result.as_strided(spec.sizes, spec.strides)
-    if result.stride() == spec.strides and tuple(result.shape) == spec.sizes:
+def _laid_out(result: torch.Tensor, spec: OutputSpec, like: torch.Tensor | None) -> torch.Tensor:
+    """Returns the output with eager's sizes and strides; a copy only where the kernel chose other strides."""
+    if spec.flat:
+        if spec.sizes is not None and spec.strides is not None:
+            return result.as_strided(spec.sizes, spec.strides)
+        return result if like is None else result.as_strided(like.shape, like.stride())
+    extra = result.dim() - spec.rank
+    if extra:
+        result = result.as_strided(result.shape[extra:], result.stride()[extra:])
+    if spec.sizes is None or spec.strides is None or result.stride() == spec.strides:
         return result
     laid_out = torch.empty_strided(spec.sizes, spec.strides, dtype=result.dtype, device=result.device)
     return laid_out.copy_(result)

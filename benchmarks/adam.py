@@ -1,0 +1,219 @@
+"""One Adam step over the parameters of a GPT-2 small on a CUDA device: compile seconds and milliseconds a step by arm.
+
+    python benchmarks/adam.py [--scale 1 2 4] [--arms eager_foreach fusion_core ...] [--markdown FILE]
+
+The floor is measured in the same run: 28 bytes a parameter (read p, g, m, v; write p, m, v) at the bandwidth of a copy.
+Every arm builds parameters, gradients and optimizer anew; times are medians of CUDA events around whole steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fusion_core
+from fusion_core.executors.version import installed
+
+Step = Callable[[], None]
+
+
+@dataclass
+class Row:
+    """One arm at one number of parameters."""
+
+    arm: str
+    tensors: int
+    compile_s: float | None
+    step_ms: float
+    floor_ms: float
+    host_us: float
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def cells(self) -> list[str]:
+        """Returns the cells of the table's row."""
+        compiled = "-" if self.compile_s is None else f"{self.compile_s:.2f}"
+        notes = ", ".join(f"{k} {v}" for k, v in self.notes.items())
+        ratio = f"{self.step_ms / self.floor_ms:.2f}"
+        return [
+            self.arm,
+            str(self.tensors),
+            compiled,
+            f"{self.step_ms:.3f}",
+            ratio,
+            f"{self.host_us:.0f}",
+            notes,
+        ]
+
+
+def gpt2_small_shapes(layers: int = 12, width: int = 768) -> list[tuple[int, ...]]:
+    """The 148 parameter shapes of a GPT-2 small (124.4 M parameters) for 12 layers."""
+    block: list[tuple[int, ...]] = [
+        (width,),
+        (width,),
+        (3 * width, width),
+        (3 * width,),
+        (width, width),
+        (width,),
+    ]
+    block += [(width,), (width,), (4 * width, width), (4 * width,), (width, 4 * width), (width,)]
+    return [(50257, width), (1024, width), *block * layers, (width,), (width,)]
+
+
+def make_optimizer(scale: int, **options: Any) -> torch.optim.Optimizer:
+    """Returns Adam over `scale` times the shapes, with gradients and with the state of one step."""
+    torch.manual_seed(0)
+    shapes = gpt2_small_shapes() * scale
+    parameters = [torch.nn.Parameter(torch.randn(s, device="cuda")) for s in shapes]
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    return torch.optim.Adam(parameters, lr=1e-3, **options)
+
+
+def median_ms(step: Step, rounds: int = 30) -> tuple[float, float]:
+    """Returns the median milliseconds on the device and the median host microseconds of one call."""
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    device, host = [], []
+    for _ in range(rounds):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        start.record()
+        step()
+        stop.record()
+        host.append((time.perf_counter() - begin) * 1e6)
+        stop.synchronize()
+        device.append(start.elapsed_time(stop))
+    return statistics.median(device), statistics.median(host)
+
+
+def floor_ms(parameters: int) -> float:
+    """Returns the time of moving 28 bytes a parameter at the bandwidth of a large copy."""
+    source = torch.randn(1 << 28, device="cuda")
+    target = torch.empty_like(source)
+    milliseconds, _ = median_ms(lambda: target.copy_(source))
+    return 28 * parameters / (2 * source.nbytes / milliseconds)
+
+
+def captured(step: Step) -> Step:
+    """Returns the replay of `step` as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def compiled(optimizer: torch.optim.Optimizer, **options: Any) -> tuple[Step, float]:
+    """Returns the compiled step and the seconds that its first two calls took (the first also makes the state)."""
+    torch._dynamo.reset()
+    step = torch.compile(optimizer.step, **options)
+    begin = time.perf_counter()
+    step()
+    step()
+    torch.cuda.synchronize()
+    return step, time.perf_counter() - begin
+
+
+def _frontend_only(optimizer: torch.optim.Optimizer) -> tuple[Step, float]:
+    return compiled(optimizer, backend="aot_eager")
+
+
+Arm = Callable[[int], tuple[Step, float | None, dict[str, Any]]]
+
+
+def _eager(**options: Any) -> Arm:
+    return lambda scale: (make_optimizer(scale, **options).step, None, {})
+
+
+def _eager_graph(**options: Any) -> Arm:
+    return lambda scale: (captured(make_optimizer(scale, **options, capturable=True).step), None, {})
+
+
+def _inductor(mode: str, **options: Any) -> Arm:
+    def build(scale: int) -> tuple[Step, float | None, dict[str, Any]]:
+        step, seconds = compiled(
+            make_optimizer(scale, capturable=True, **options), backend="inductor", mode=mode
+        )
+        return step, seconds, {}
+
+    return build
+
+
+def _fusion_core(*, graph: bool = False, foreach: bool = True) -> Arm:
+    def build(scale: int) -> tuple[Step, float | None, dict[str, Any]]:
+        optimizer = make_optimizer(scale, capturable=True, foreach=foreach)
+        step, seconds = compiled(optimizer, backend="fusion_core")
+        e = fusion_core.explain(optimizer.step)
+        notes = {
+            "kernels": e.kernels,
+            "sets": len(e.sets),
+            "extra outputs": e.fresh_outputs,
+            "eager steps": len(e.eager_steps),
+            "own s": f"{sum(s for _, s in e.seconds):.2f}",
+        }
+        step, seconds = compiled(optimizer, backend="fusion_core")
+        return (captured(step) if graph else step), seconds, notes
+
+    return build
+
+
+def _aot_eager(scale: int) -> tuple[Step, float | None, dict[str, Any]]:
+    step, seconds = _frontend_only(make_optimizer(scale, capturable=True, foreach=True))
+    return step, seconds, {}
+
+
+ARMS: dict[str, Arm] = {
+    "eager_foreach": _eager(foreach=True),
+    "eager_fused": _eager(fused=True),
+    "eager_fused_cuda_graph": _eager_graph(fused=True),
+    "aot_eager": _aot_eager,
+    "fusion_core": _fusion_core(),
+    "fusion_core_loop": _fusion_core(foreach=False),
+    "fusion_core_cuda_graph": _fusion_core(graph=True),
+    "inductor": _inductor("default", foreach=True),
+    "inductor_reduce_overhead": _inductor("reduce-overhead", foreach=True),
+}
+HEADER = ["arm", "tensors", "compile s", "ms a step", "x floor", "host us", "notes"]
+
+
+def main() -> None:
+    """Measures the wanted arms and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--scale", type=int, nargs="*", default=[1])
+    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
+    parser.add_argument("--markdown", type=Path)
+    given = parser.parse_args()
+    rows = []
+    for scale in given.scale:
+        count = sum(torch.Size(s).numel() for s in gpt2_small_shapes() * scale)
+        for arm in given.arms:
+            step, seconds, notes = ARMS[arm](scale)
+            milliseconds, host = median_ms(step)
+            rows.append(Row(arm, 148 * scale, seconds, milliseconds, floor_ms(count), host, notes))
+            print(" | ".join(rows[-1].cells()), flush=True)
+            del step
+            torch._dynamo.reset()
+            torch.cuda.empty_cache()
+    lines = [" | ".join(HEADER), " | ".join("---" for _ in HEADER), *(" | ".join(r.cells()) for r in rows)]
+    device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, nvFuser {installed()}"
+    table = "\n".join([device, "", *(f"| {line} |" for line in lines), ""])
+    print(table)
+    if given.markdown:
+        given.markdown.write_text(table)
+
+
+if __name__ == "__main__":
+    main()

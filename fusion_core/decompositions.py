@@ -1,0 +1,70 @@
+"""Composite operators that are taken apart, because their parts can be lowered.
+
+The list is torch's own, cut to what gains by it: an operator that is not named here runs eager with eager's kernel. That
+leaves out `select_scatter`, whose decomposition rewrites a row write into a pass over the whole tensor, and random
+operators, whose kernels draw other numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import get_decompositions
+from torch._prims_common import suggest_memory_format
+
+_NAMES = """
+    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+    native_batch_norm native_batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_functional
+    _native_batch_norm_legit_no_training _batch_norm_with_update batch_norm_backward cudnn_batch_norm
+    cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward
+    _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data logsumexp
+    native_dropout_backward nll_loss_forward nll_loss_backward mse_loss mse_loss_backward smooth_l1_loss
+    smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward
+    soft_margin_loss std std_mean linalg_vector_norm norm
+    elu elu_backward softplus softplus_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward mish
+    mish_backward leaky_relu_backward hardtanh_backward softshrink hardshrink
+    hardshrink_backward softshrink_backward celu addcmul_ addcdiv_ aminmax square rad2deg deg2rad
+""".split()
+
+
+# Kernels that make row-major results whatever the layout of their input, which their decompositions keep.
+_ROW_MAJOR = """
+    native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax _log_softmax
+    _softmax_backward_data _log_softmax_backward_data
+""".split()
+# Kernels that make results in their input's memory format: channels-last or row-major, nothing else.
+_MEMORY_FORMAT = """
+    native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit
+    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _batch_norm_with_update batch_norm_backward
+    cudnn_batch_norm cudnn_batch_norm_backward
+""".split()
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Returns the table for AOTAutograd; names that this torch release does not have are left out."""
+    packets = [getattr(torch.ops.aten, name) for name in _NAMES if hasattr(torch.ops.aten, name)]
+    table: dict[Any, Callable[..., Any]] = get_decompositions(packets)
+    for operator, decompose in table.items():
+        name = operator.overloadpacket.__name__
+        if name in _ROW_MAJOR or name in _MEMORY_FORMAT:
+            table[operator] = _laid_out(decompose, keeps_format=name in _MEMORY_FORMAT)
+    return table
+
+
+def _laid_out(decompose: Callable[..., Any], *, keeps_format: bool) -> Callable[..., Any]:
+    """Returns a decomposition whose first result has the layout that the operator's own kernel gives it."""
+
+    @functools.wraps(decompose)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        results = decompose(*args, **kwargs)
+        several = isinstance(results, (tuple, list))
+        first = results[0] if several else results
+        if isinstance(first, torch.Tensor):
+            memory_format = suggest_memory_format(args[0]) if keeps_format else torch.contiguous_format
+            first = first.contiguous(memory_format=memory_format)
+        return (first, *results[1:]) if several else first
+
+    return run

@@ -1,0 +1,83 @@
+"""Run FusionPrograms with nvFuser on CUDA: the only module that imports `nvfuser_direct`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from fusion_core.errors import KernelError
+from fusion_core.executors.base import Kernel
+from fusion_core.executors.definition import Definition
+from fusion_core.executors.version import problem
+from fusion_core.program.ir import FusionProgram
+
+
+@lru_cache(maxsize=1)
+def load() -> Any:
+    """Returns the `nvfuser_direct` module; raises ImportError where it cannot be imported.
+
+    It is bound lazily: a build for another torch release can leave symbols unresolved that are never called.
+    """
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(os.RTLD_LAZY)
+    try:
+        import nvfuser_direct
+    finally:
+        sys.setdlopenflags(flags)
+    return nvfuser_direct
+
+
+@lru_cache(maxsize=1)
+def unavailable() -> str:
+    """Returns why this executor cannot run here, or an empty string."""
+    reason = problem()
+    if not reason:
+        try:
+            load()
+        except (ImportError, OSError) as error:
+            reason = f"nvfuser_direct cannot be imported: {error}"
+    return reason
+
+
+class NvFuserExecutor:
+    """Compiles programs with nvFuser; kernels are specialized at their first call."""
+
+    name = "nvfuser"
+
+    def compile(self, program: FusionProgram) -> Kernel:
+        """Returns the kernel of `program`; raises KernelError where nvFuser refuses the definition."""
+        return _NvFuserKernel(load(), program)
+
+
+class _NvFuserKernel:
+    def __init__(self, nvfuser: Any, program: FusionProgram) -> None:
+        try:
+            self._cache = nvfuser.FusionExecutorCache(Definition(nvfuser, program).build())
+        except RuntimeError as error:
+            raise KernelError(str(error), program) from error
+        self._program = program
+        self._scalars = tuple(i for i, given in enumerate(program.inputs) if given.value.type.host)
+        self._run = self._cache.execute
+
+    def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        given: list[Any] = list(inputs) if self._scalars else inputs
+        for position in self._scalars:
+            given[position] = inputs[position].item()
+        try:
+            results: list[torch.Tensor] = self._run(given)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if "out of memory" in str(error):
+                raise torch.OutOfMemoryError(str(error)) from error
+            raise KernelError(str(error), self._program) from error
+        return results
+
+    def sources(self, inputs: list[torch.Tensor]) -> str:
+        """Returns the CUDA code of the kernels that serve these inputs, after a call with them."""
+        code: str = self._cache.get_cuda_kernel(inputs)
+        return code
