@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from fusion_core.signature import given, signature
+
 # The random generator counts as one more storage that every random operator reads and writes.
 RNG = "rng"
 
@@ -53,11 +55,8 @@ def tensor_of(node: Node) -> torch.Tensor | None:
 
 def is_view(node: Node) -> bool:
     """True for operators whose result is a view of an argument and that write nothing."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return False
-    views = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-    return views and not any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+    known = signature(node.target)
+    return known is not None and known.is_view
 
 
 def is_free(node: Node) -> bool:
@@ -104,53 +103,25 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 def _aliased_arguments(node: Node) -> list[Node]:
     if node.target is operator.getitem:
         return node.all_input_nodes[:1]
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not any(r.alias_info is not None for r in schema.returns):
-        return []
-    returned = {s for r in schema.returns if r.alias_info is not None for s in r.alias_info.before_set}
-    return [
-        source
-        for argument, value in _bound_arguments(node)
-        if argument.alias_info is not None and argument.alias_info.before_set & returned
-        for source in _nodes(value)
-    ]
-
-
-def _bound_arguments(node: Node) -> Iterator[tuple[Any, Any]]:
-    schema: Any = node.target._schema  # type: ignore[union-attr]
-    for position, argument in enumerate(schema.arguments):
-        if position < len(node.args):
-            yield argument, node.args[position]
-        elif argument.name in node.kwargs:
-            yield argument, node.kwargs[argument.name]
-
-
-def _nodes(value: Any) -> list[Node]:
-    found: list[Node] = []
-    torch.fx.node.map_arg(value, found.append)
-    return found
+    known = signature(node.target)
+    return [] if known is None else list(given(node, known.aliased))
 
 
 def _effects(node: Node, storage: dict[Node, StorageClass]) -> Effects:
     if node.op != "call_function":
         return Effects()
     reads = tuple(dict.fromkeys(storage[n] for n in node.all_input_nodes if n.meta.get("val") is not None))
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
+    known = signature(node.target)
+    if known is None:
         return Effects() if _is_scalar_operator(node) else Effects(reads=reads, barrier=True)
-    writes = [
-        storage[source]
-        for argument, value in _bound_arguments(node)
-        if argument.alias_info is not None and argument.alias_info.is_write
-        for source in _nodes(value)
-    ]
-    if is_view(node):
+    if known.is_view:
         return Effects()  # a view looks at sizes; whoever reads the view reads the memory
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+    writes = tuple(storage[source] for source in given(node, known.written))
+    if known.is_random:
         return Effects((*reads, RNG), (*writes, RNG))
-    if not schema.returns and not writes:
+    if known.is_silent and not writes:
         return Effects(reads=reads, barrier=True)  # run for an effect that the schema does not tell
-    return Effects(reads, tuple(writes))
+    return Effects(reads, writes)
 
 
 def _is_scalar_operator(node: Node) -> bool:

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor, strided
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
-from fusion_core.alias import analyze, is_free
+from fusion_core.alias import AliasFacts, analyze, is_free
 from fusion_core.capture import AotRefusalError, Captured, Compiled, compile_through_aot
 from fusion_core.components import Component
 from fusion_core.errors import FallbackError, OptionError
@@ -19,6 +19,7 @@ from fusion_core.executors import nvfuser
 from fusion_core.executors.base import Executor, Kernel
 from fusion_core.executors.reference import ReferenceExecutor
 from fusion_core.lowering.build import Lowered, lower
+from fusion_core.lowering.packing import pack
 from fusion_core.lowering.support import Unsupported, refusal
 from fusion_core.options import Options, parse_options
 from fusion_core.overlap import Pattern, address, overlap_pattern
@@ -134,10 +135,9 @@ class KernelCache:
         self._options = options
         self._kernels: dict[tuple[FusionProgram, str], Kernel] = {}
 
-    def kernel(self, lowered: Lowered) -> Kernel:
+    def kernel(self, program: FusionProgram, device: str) -> Kernel:
         """Returns the kernel of a program, proved to obey the write rules before the executor sees it."""
-        program = lowered.program
-        executor = choose_executor(self._options.executor, lowered.device)
+        executor = choose_executor(self._options.executor, device)
         key = (program, executor.name)
         if key not in self._kernels:
             if self._options.verify:
@@ -159,15 +159,12 @@ def compile_graph(
 ) -> tuple[Callable[[list[Any]], Any], GraphReport]:
     """Returns the plan of one aten graph and the report on it: the stages of a compilation in order."""
     clock = _Clock()
-    graph = expand_foreach(captured.module.graph)
-    graph = split_moments(graph)
-    graph = normalize_copies(graph)
-    graph = snapshot_outputs(graph, captured.rebuilt)
-    graph = remove_dead_code(graph)
-    graph = hoist_copies(graph)
-    clock.stage("passes")
-    facts = analyze(graph)
-    clock.stage("alias")
+    graph = normalize_copies(split_moments(expand_foreach(captured.module.graph)))
+    clock.stage("expand")
+    graph, facts = _rewritten(graph, analyze(graph), partial(snapshot_outputs, rebuilt=captured.rebuilt))
+    graph, facts = _rewritten(graph, facts, remove_dead_code)
+    graph, facts = _rewritten(graph, facts, hoist_copies)
+    clock.stage("order")
     refusals = {n: refusal(n) for n in graph.nodes if n.op == "call_function"}
     steps = partition(graph, facts, _kinds(refusals)).steps
     clock.stage("partition")
@@ -178,7 +175,7 @@ def compile_graph(
     clock.stage("lowering")
     plan = build_plan(
         graph,
-        lowered,
+        pack(lowered),
         kernels.kernel,
         lambda name: _attribute(captured.module, name),
         guarded=captured.kind != "backward",
@@ -190,6 +187,14 @@ def compile_graph(
         raise FallbackError(f"{eager[0].operator} ({eager[0].line}) would run eager: {eager[0].reason}")
     components = tuple(s for s in lowered if isinstance(s, Lowered))
     return plan.run, GraphReport(captured.kind, components, eager, tuple(clock.seconds))
+
+
+def _rewritten(
+    graph: Graph, facts: AliasFacts, rewrite: Callable[[Graph, AliasFacts], Graph]
+) -> tuple[Graph, AliasFacts]:
+    """Returns the rewritten graph and its facts, which are the old ones where nothing changed."""
+    new = rewrite(graph, facts)
+    return new, facts if new is graph else analyze(new)
 
 
 def _fresh_classes(

@@ -8,7 +8,7 @@ from torch.fx import Graph, Node
 
 
 def copy_graph(graph: Graph, order: Iterable[Node] | None = None) -> tuple[Graph, dict[Node, Node]]:
-    """Returns a copy of `graph` and the map from old to new nodes; `order` gives another legal order of all nodes."""
+    """Returns a copy of `graph` and the map from old to new nodes; `order` gives the nodes to copy, in a legal order."""
     copied = Graph()
     new: dict[Node, Node] = {}
     for node in order if order is not None else graph.nodes:

@@ -81,6 +81,8 @@ _VALUE_KEYWORD = frozenset({aten.addcmul.default, aten.addcdiv.default})
 
 def expand_foreach(graph: Graph) -> Graph:
     """Returns `graph` with every known list operator expanded whose results are taken out one by one."""
+    if not any(_qualified(node) in _TWINS for node in graph.nodes):
+        return graph
     copied, _ = copy_graph(graph)
     for node in list(copied.nodes):
         twin = _TWINS.get(_qualified(node))

@@ -8,13 +8,12 @@ from __future__ import annotations
 import torch
 from torch.fx import Graph, Node
 
-from fusion_core.alias import AliasFacts, analyze
+from fusion_core.alias import AliasFacts
 from fusion_core.passes.copying import copy_graph
 
 
-def hoist_copies(graph: Graph) -> Graph:
+def hoist_copies(graph: Graph, facts: AliasFacts) -> Graph:
     """Returns `graph` in an order in which each `copy_` follows its source and the last reader of the old value."""
-    facts = analyze(graph)
     position = {node: index for index, node in enumerate(graph.nodes)}
     copies = [n for n in graph.nodes if n.target is torch.ops.aten.copy_.default]
     order: dict[Node, None] = {n: None for n in graph.nodes if n.op == "placeholder"}
@@ -23,7 +22,7 @@ def hoist_copies(graph: Graph) -> Graph:
             order[node] = None
     for node in graph.nodes:
         order.setdefault(node)
-    return copy_graph(graph, order)[0]
+    return graph if list(order) == list(graph.nodes) else copy_graph(graph, order)[0]
 
 
 def _needed(node: Node, facts: AliasFacts, done: dict[Node, None]) -> set[Node]:

@@ -17,6 +17,8 @@ aten = torch.ops.aten
 
 def normalize_copies(graph: Graph) -> Graph:
     """Returns `graph` with a clone in place of each functional copy between equal types."""
+    if not any(node.target is aten.copy.default for node in graph.nodes):
+        return graph
     copied, _ = copy_graph(graph)
     for node in copied.nodes:
         if node.target is aten.copy.default and _is_clone(node, node.args[1]):

@@ -7,33 +7,44 @@ backward. Torch's own graphs return the placeholder itself, so that backward rea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
-from fusion_core.alias import analyze
+from fusion_core.alias import AliasFacts
 from fusion_core.passes.copying import copy_graph
 
+COPY_ = torch.ops.aten.copy_.default
 
-def snapshot_outputs(graph: Graph, rebuilt: frozenset[int]) -> Graph:
+
+def snapshot_outputs(graph: Graph, facts: AliasFacts, rebuilt: frozenset[int]) -> Graph:
     """Returns `graph` with a clone, taken before the write, in place of each such output.
 
     `rebuilt` are output positions that the host makes from the written input itself; they need no old value.
     """
-    facts = analyze(graph)
-    copied, new = copy_graph(graph)
     written = facts.written_inputs()
-    output = copied.output_node()
-    values = list(output.args[0])  # type: ignore[arg-type]
+    outputs: tuple[Any, ...] = tuple(graph.output_node().args[0])  # type: ignore[arg-type]
+    stale = [
+        position
+        for position, value in enumerate(outputs)
+        if isinstance(value, Node)
+        and position not in rebuilt
+        and _is_overwritten(value, facts.storage, written)
+    ]
+    if not stale and not any(node.target is COPY_ and node.users for node in graph.nodes):
+        return graph
+    copied, new = copy_graph(graph)
+    values = list(copied.output_node().args[0])  # type: ignore[arg-type]
     clones: dict[Node, Node] = {}
-    for position, old in enumerate(graph.output_node().args[0]):  # type: ignore[arg-type]
-        if isinstance(old, Node) and position not in rebuilt and _is_overwritten(old, facts.storage, written):
-            if old not in clones:
-                clones[old] = _clone_before(copied, new[old], new[written[facts.storage[old]]])
-            values[position] = clones[old]
-    output.args = (tuple(values),)
+    for position in stale:
+        old = outputs[position]
+        if old not in clones:
+            clones[old] = _clone_before(copied, new[old], new[written[facts.storage[old]]])
+        values[position] = clones[old]
+    copied.output_node().args = (tuple(values),)
     for node in copied.nodes:
-        if node.target is torch.ops.aten.copy_.default and node.users:
+        if node.target is COPY_ and node.users:
             node.replace_all_uses_with(node.args[0])  # its result is its target
     return copied
 
@@ -52,5 +63,5 @@ def _clone_before(graph: Graph, node: Node, writer: Node) -> Node:
 
 def _first_write(graph: Graph, writer: Node) -> Node:
     """The clone goes right before the first copy of the epilogue: every view of the old value exists there."""
-    found: Node = next(n for n in graph.nodes if n.target is torch.ops.aten.copy_.default or n is writer)
+    found: Node = next(n for n in graph.nodes if n.target is COPY_ or n is writer)
     return found

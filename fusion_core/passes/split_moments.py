@@ -14,6 +14,8 @@ aten = torch.ops.aten
 
 def split_moments(graph: Graph) -> Graph:
     """Returns `graph` with every `var_mean` taken apart whose results are taken out one by one."""
+    if not any(node.target is aten.var_mean.correction for node in graph.nodes):
+        return graph
     copied, _ = copy_graph(graph)
     for node in list(copied.nodes):
         if node.target is not aten.var_mean.correction:

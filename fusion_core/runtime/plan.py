@@ -13,21 +13,15 @@ from torch.utils import _pytree as pytree
 from fusion_core.alias import is_free
 from fusion_core.executors.base import Kernel
 from fusion_core.lowering.build import Lowered
+from fusion_core.lowering.packing import Packed
 from fusion_core.lowering.types import fake, layout_of, static_sizes, static_strides
 from fusion_core.partition import COPY_
-from fusion_core.program.ir import Value
-from fusion_core.runtime.steps import (
-    AnyStep,
-    CopyBack,
-    Free,
-    InputSpec,
-    Launch,
-    OutputSpec,
-    RunEager,
-    SlotRef,
-)
+from fusion_core.program.ir import FusionProgram, Value
+from fusion_core.runtime.packed import PackedLaunch
+from fusion_core.runtime.steps import CopyBack, Free, InputSpec, Launch, OutputSpec, RunEager, SlotRef
 
-Compile = Callable[[Lowered], Kernel]
+AnyStep = Launch | PackedLaunch | RunEager | CopyBack | Free
+Compile = Callable[[FusionProgram, str], Kernel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +47,8 @@ class Plan:
 
 def build_plan(
     graph: Graph,
-    steps: Iterable[Lowered | Node],
-    compile_lowered: Compile,
+    steps: Iterable[Lowered | Packed | Node],
+    compile_program: Compile,
     attributes: Callable[[str], Any],
     *,
     guarded: bool,
@@ -65,7 +59,7 @@ def build_plan(
     """
     slot = {node: index for index, node in enumerate(n for n in graph.nodes if n.op != "output")}
     trusted = frozenset(n for n in graph.nodes if n.op == "placeholder" and guarded)
-    bound = list(_bind_steps(_read_steps(graph, list(steps)), slot, compile_lowered, trusted))
+    bound = list(_bind_steps(_read_steps(graph, list(steps)), slot, compile_program, trusted))
     outputs = graph.output_node().args[0]
     assert isinstance(outputs, (tuple, list))
     kept = {slot[o] for o in outputs if isinstance(o, Node)}
@@ -79,12 +73,14 @@ def build_plan(
     )
 
 
-def _read_steps(graph: Graph, steps: list[Lowered | Node]) -> list[Lowered | Node]:
+def _read_steps(graph: Graph, steps: list[Lowered | Packed | Node]) -> list[Lowered | Packed | Node]:
     """Returns the steps without views that nobody reads."""
     read = set(graph.output_node().all_input_nodes)
-    kept: list[Lowered | Node] = []
+    kept: list[Lowered | Packed | Node] = []
     for step in reversed(steps):
-        if isinstance(step, Lowered):
+        if isinstance(step, Packed):
+            read.update(n for m in step.members for n in m.inputs)
+        elif isinstance(step, Lowered):
             read.update(step.inputs)
         elif is_free(step) and step not in read:
             continue
@@ -95,7 +91,10 @@ def _read_steps(graph: Graph, steps: list[Lowered | Node]) -> list[Lowered | Nod
 
 
 def _bind_steps(
-    steps: list[Lowered | Node], slot: dict[Node, int], compile_lowered: Compile, trusted: frozenset[Node]
+    steps: list[Lowered | Packed | Node],
+    slot: dict[Node, int],
+    compile_program: Compile,
+    trusted: frozenset[Node],
 ) -> Iterator[AnyStep]:
     """Deferred writes of a region follow its last component: until then others may read the old value."""
     waiting: list[Lowered] = []
@@ -103,7 +102,11 @@ def _bind_steps(
         if isinstance(step, Node):
             yield _bind_eager(step, slot)
             continue
-        yield _bind_launch(step, slot, compile_lowered(step), trusted)
+        if isinstance(step, Packed):
+            kernel = compile_program(step.program, step.members[0].device)
+            yield _bind_packed(step, slot, kernel, trusted)
+            continue
+        yield _bind_launch(step, slot, compile_program(step.program, step.device), trusted)
         waiting.append(step)
         following = next((s for s in steps[position + 1 :] if isinstance(s, Lowered)), None)
         if following is None or following.component.stage != step.component.stage:
@@ -112,16 +115,41 @@ def _bind_steps(
             waiting = []
 
 
-def _bind_launch(lowered: Lowered, slot: dict[Node, int], kernel: Kernel, trusted: frozenset[Node]) -> Launch:
+def _bind_packed(
+    packed: Packed, slot: dict[Node, int], kernel: Kernel, trusted: frozenset[Node]
+) -> PackedLaunch:
+    first = packed.members[0]
+    values = [given.value for given in first.program.inputs]
+    chosen = {i: packed.members[:1] if i in packed.shared else packed.members for i in range(len(values))}
+    return PackedLaunch(
+        kernel=kernel,
+        inputs=tuple(
+            tuple(_input_spec(m.inputs[i], value, m, slot, trusted=m.inputs[i] in trusted) for m in chosen[i])
+            for i, value in enumerate(values)
+        ),
+        shared=packed.shared,
+        wide=frozenset(i for i, value in enumerate(values) if value.type.shape == ("s0",)),
+        targets=tuple(values.index(pair.target) for pair in first.program.aliases),
+        sizes=packed.sizes,
+        eager=tuple(step for m in packed.members for step in _eager_steps(m, slot)),
+        forwarded=tuple((slot[v], slot[t]) for m in packed.members for v, t in m.forwarded),
+    )
+
+
+def _eager_steps(lowered: Lowered, slot: dict[Node, int]) -> tuple[RunEager | CopyBack, ...]:
     deferred = set(lowered.deferred)
     writes = [_bind_copy(c, slot) for c in lowered.component.writes if c not in deferred]
+    return (*(_bind_call(n, slot) for n in lowered.nodes), *writes)
+
+
+def _bind_launch(lowered: Lowered, slot: dict[Node, int], kernel: Kernel, trusted: frozenset[Node]) -> Launch:
     return Launch(
         kernel=kernel,
         inputs=tuple(
             _input_spec(node, given.value, lowered, slot, trusted=node in trusted)
             for node, given in zip(lowered.inputs, lowered.program.inputs, strict=True)
         ),
-        eager=(*(_bind_call(n, slot) for n in lowered.nodes), *writes),
+        eager=_eager_steps(lowered, slot),
         outputs=tuple(_output_spec(node, lowered, slot) for node in lowered.outputs),
         forwarded=tuple((slot[value], slot[target]) for value, target in lowered.forwarded),
     )
@@ -213,6 +241,9 @@ def _touched(step: AnyStep) -> Iterator[int]:
     if isinstance(step, Launch):
         yield from (spec.slot for spec in step.inputs)
         yield from (o.slot for o in step.outputs)
+        yield from (index for pair in step.forwarded for index in pair)
+    elif isinstance(step, PackedLaunch):
+        yield from (spec.slot for specs in step.inputs for spec in specs)
         yield from (index for pair in step.forwarded for index in pair)
     elif isinstance(step, RunEager):
         yield from (a.index for a in step.leaves if isinstance(a, SlotRef))

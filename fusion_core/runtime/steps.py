@@ -172,6 +172,3 @@ class Free:
         """Drops the references; memory returns to the allocator unless a view holds it."""
         for index in self.slots:
             slots[index] = None
-
-
-AnyStep = Launch | RunEager | CopyBack | Free
