@@ -43,6 +43,11 @@ def unavailable() -> str:
     return reason
 
 
+def version() -> str:
+    """Returns nvFuser's own version with its commit, as `0.2.36+git7e04d26`."""
+    return str(load().version())
+
+
 class NvFuserExecutor:
     """Compiles programs with nvFuser; kernels are specialized at their first call."""
 

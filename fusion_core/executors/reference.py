@@ -35,7 +35,8 @@ class _ReferenceKernel:
         self._slots = 1 + max((v.index for v in values), default=-1)
         self._inputs = [i.value for i in program.inputs]
         self._steps = list(_schedule(program))
-        self._outputs = [v.index for v in program.outputs]
+        written = {pair.source: pair.target for pair in program.aliases}
+        self._outputs = [written.get(v, v).index for v in program.outputs]  # nvFuser returns the input itself
         on_device = [position for position, v in enumerate(self._inputs) if not v.type.host]
         self._device = on_device[0] if on_device else None
 

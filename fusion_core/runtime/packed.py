@@ -81,4 +81,4 @@ class PackedLaunch:
             torch._foreach_copy_(tensors, list(buffer.unbind()))
             return
         targets = [s.given(t) for s, t in zip(self.inputs[position], tensors, strict=True)]
-        torch._foreach_copy_(targets, list(buffer.split(self.sizes)))
+        torch._foreach_copy_(targets, list(torch.split(buffer, list(self.sizes))))

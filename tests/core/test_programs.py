@@ -266,7 +266,7 @@ def test_internal_errors_are_not_called_refusals(monkeypatch):
     import fusion_core.backend
     from fusion_core.errors import InternalError
 
-    def fails(graph):
+    def fails(graph, facts):
         raise KeyError("of this package")
 
     monkeypatch.setattr(fusion_core.backend, "hoist_copies", fails)
