@@ -9,10 +9,13 @@ Every arm builds parameters, gradients and optimizer anew; times are medians of 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -156,16 +159,15 @@ def _fusion_core(*, graph: bool = False, foreach: bool = True) -> Arm:
     def build(scale: int) -> tuple[Step, float | None, dict[str, Any]]:
         optimizer = make_optimizer(scale, capturable=True, foreach=foreach)
         step, seconds = compiled(optimizer, backend="fusion_core")
-        e = fusion_core.explain(optimizer.step)
+        replay = captured(step) if graph else step
+        e = fusion_core.explain(make_optimizer(scale, capturable=True, foreach=foreach).step)
         notes = {
             "kernels": e.kernels,
             "sets": len(e.sets),
             "extra outputs": e.fresh_outputs,
             "eager steps": len(e.eager_steps),
-            "own s": f"{sum(s for _, s in e.seconds):.2f}",
         }
-        step, seconds = compiled(optimizer, backend="fusion_core")
-        return (captured(step) if graph else step), seconds, notes
+        return replay, seconds, notes
 
     return build
 
@@ -189,24 +191,35 @@ ARMS: dict[str, Arm] = {
 HEADER = ["arm", "tensors", "compile s", "ms a step", "x floor", "host us", "notes"]
 
 
+def measure(arm: str, scale: int) -> Row:
+    """Measures one arm in this process."""
+    step, seconds, notes = ARMS[arm](scale)
+    milliseconds, host = median_ms(step)
+    count = sum(torch.Size(s).numel() for s in gpt2_small_shapes() * scale)
+    return Row(arm, 148 * scale, seconds, milliseconds, floor_ms(count), host, notes)
+
+
+def measured_apart(arm: str, scale: int) -> Row:
+    """Measures one arm in a process of its own, so that no arm compiles in the garbage of another."""
+    command = [sys.executable, "-W", "ignore", __file__, "--one", arm, "--scale", str(scale)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    row = Row(**json.loads(done.stdout.splitlines()[-1]))
+    print(" | ".join(row.cells()), flush=True)
+    return row
+
+
 def main() -> None:
     """Measures the wanted arms and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--scale", type=int, nargs="*", default=[1])
     parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--one", choices=list(ARMS), help=argparse.SUPPRESS)
     given = parser.parse_args()
-    rows = []
-    for scale in given.scale:
-        count = sum(torch.Size(s).numel() for s in gpt2_small_shapes() * scale)
-        for arm in given.arms:
-            step, seconds, notes = ARMS[arm](scale)
-            milliseconds, host = median_ms(step)
-            rows.append(Row(arm, 148 * scale, seconds, milliseconds, floor_ms(count), host, notes))
-            print(" | ".join(rows[-1].cells()), flush=True)
-            del step
-            torch._dynamo.reset()
-            torch.cuda.empty_cache()
+    if given.one:
+        print(json.dumps(asdict(measure(given.one, given.scale[0]))))
+        return
+    rows = [measured_apart(arm, scale) for scale in given.scale for arm in given.arms]
     lines = [" | ".join(HEADER), " | ".join("---" for _ in HEADER), *(" | ".join(r.cells()) for r in rows)]
     device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, nvFuser {installed()}"
     table = "\n".join([device, "", *(f"| {line} |" for line in lines), ""])

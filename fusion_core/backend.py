@@ -72,14 +72,14 @@ class CompiledGraph:
         self._plans: dict[tuple[Pattern, Any], Callable[..., Any]] = {}
         self._first_pattern: Pattern | None = None
         self._first = self._compile(example_inputs)
-        self._addresses: tuple[Any, ...] = ()
+        self._addresses: list[Any] = []
         self._current = self._first.call
 
     def __call__(self, *arguments: Any) -> Any:
         """Runs the plan for the overlap of these arguments, compiling it if it is new."""
         if not self._first.written:
             return self._first.call(*arguments)
-        addresses = tuple(address(a) if isinstance(a, Tensor) else a for a in arguments)
+        addresses = _addresses(arguments)
         if addresses != self._addresses:
             self._current = self._plan_for(arguments)
             self._addresses = addresses
@@ -119,6 +119,14 @@ class CompiledGraph:
         if self._record is not None:
             self._record(report)
         return run
+
+
+def _addresses(arguments: tuple[Any, ...]) -> list[Any]:
+    """Returns where the tensors begin, and other arguments as they are."""
+    try:
+        return [a.data_ptr() for a in arguments]
+    except (AttributeError, RuntimeError):  # sizes among them, or tensors without memory of their own
+        return [address(a) if isinstance(a, Tensor) else a for a in arguments]
 
 
 def _geometry_key(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -69,11 +69,8 @@ class _NvFuserKernel:
         self._run = self._cache.execute
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        given: list[Any] = list(inputs) if self._scalars else inputs
-        for position in self._scalars:
-            given[position] = inputs[position].item()
         try:
-            results: list[torch.Tensor] = self._run(given)
+            results: list[torch.Tensor] = self._run(self._given(inputs))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -82,7 +79,16 @@ class _NvFuserKernel:
             raise KernelError(str(error), self._program) from error
         return results
 
+    def _given(self, inputs: list[torch.Tensor]) -> list[Any]:
+        """Reads scalars that lie on the host, which need no synchronization."""
+        if not self._scalars:
+            return inputs
+        given: list[Any] = list(inputs)
+        for position in self._scalars:
+            given[position] = inputs[position].item()
+        return given
+
     def sources(self, inputs: list[torch.Tensor]) -> str:
         """Returns the CUDA code of the kernels that serve these inputs, after a call with them."""
-        code: str = self._cache.get_cuda_kernel(inputs)
+        code: str = self._cache.get_cuda_kernel(self._given(inputs))
         return code

@@ -151,7 +151,7 @@ ARITHMETIC: dict[str, Rule] = {
     "xlogy": _xlogy,
     "gelu": _gelu,
     "gelu_backward": _gelu_backward,
-    "sigmoid_backward": lambda o, g, y: o.mul(g, o.mul(o.sub(1.0, y), y)),
+    "sigmoid_backward": lambda o, g, y: o.mul(o.mul(g, o.sub(1.0, y)), y),
     "tanh_backward": lambda o, g, y: o.mul(g, o.sub(1.0, o.mul(y, y))),
     "threshold_backward": lambda o, g, x, limit: o.where(o.le(x, limit), 0.0, g),
     "silu_backward": _silu_backward,

@@ -130,7 +130,9 @@ def _getter(argument: Argument) -> Callable[[list[Any]], Any]:
 
 def operator_of(name: str) -> Callable[..., Any]:
     """Returns the torch operator of an operation name: `add.Tensor` is aten's, `prims.fma.default` another's."""
-    if name == "masked_fill.Tensor":  # whose own kernel takes no value with dimensions, as a program may give it
+    if (
+        name == "masked_fill.Tensor"
+    ):  # whose own kernel takes no value with dimensions, as a program may give it
         return lambda tensor, mask, value: torch.where(mask, value, tensor)
     *namespace, packet, overload = name.split(".")
     operators: Any = getattr(torch.ops, namespace[0]) if namespace else torch.ops.aten

@@ -6,14 +6,16 @@ copies move little, since only small tensors are packed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch.fx import Node
 
 from fusion_core.lowering.build import Lowered
 from fusion_core.lowering.types import fake, static_sizes
-from fusion_core.program.ir import FusionProgram
+from fusion_core.program.ir import Constant, FusionProgram
 from fusion_core.program.widen import widen
 
 LARGEST_ELEMENTS = 1 << 16
@@ -46,6 +48,27 @@ def pack(steps: list[Lowered | Node]) -> list[Lowered | Packed | Node]:
         if whole is not None:
             packed.update({id(m): whole for m in members})
     return list(_replaced(steps, packed))
+
+
+_LISTS = {
+    "add.Tensor": torch._foreach_add_,
+    "sub.Tensor": torch._foreach_sub_,
+    "mul.Tensor": torch._foreach_mul_,
+    "div.Tensor": torch._foreach_div_,
+}
+
+
+def in_place_list_operator(program: FusionProgram) -> Callable[..., Any] | None:
+    """Returns the list operator that does what `program` does to its one input, such as counting up a step; else None.
+
+    It needs no kernel of its own and no gathering.
+    """
+    if len(program.inputs) != 1 or len(program.ops) != 1 or program.ops[0].keywords:
+        return None
+    (op,), (given,) = program.ops, program.inputs
+    is_update = op.arguments[0] == given.value and isinstance(op.arguments[1], Constant)
+    same_type = op.result.type == given.value.type
+    return _LISTS.get(op.name) if is_update and same_type else None
 
 
 def _replaced(steps: list[Lowered | Node], packed: dict[int, Packed]) -> Iterator[Lowered | Packed | Node]:

@@ -1,7 +1,8 @@
-"""The step that runs many small components in one launch."""
+"""The steps that run many small components in one launch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,23 +10,23 @@ import torch
 
 from fusion_core.errors import KernelError
 from fusion_core.executors.base import Kernel
-from fusion_core.runtime.steps import CopyBack, InputSpec, RunEager, Slots
+from fusion_core.runtime.steps import CopyBack, Inputs, RunEager, Slots
 
 
 @dataclass(frozen=True, slots=True)
 class PackedLaunch:
     """Lays the inputs of all members end to end, launches once, and copies what was written back.
 
-    `inputs` has, for each input of the program, one entry a member; those at `shared` have a single one. `wide` inputs have
-    as many elements as the member has (`sizes`), the others one element each. `targets` are the written inputs.
+    `inputs` has, for each input of the program, the tensors of all members; those at `shared` have a single one. `wide`
+    inputs have as many elements as the member has (`sizes`), the others one each. `targets` are the written inputs.
     """
 
     kernel: Kernel
-    inputs: tuple[tuple[InputSpec, ...], ...]
+    inputs: tuple[Inputs, ...]
     shared: frozenset[int]
     wide: frozenset[int]
     targets: tuple[int, ...]
-    sizes: tuple[int, ...]
+    sizes: list[int]
     eager: tuple[RunEager | CopyBack, ...]
     forwarded: tuple[tuple[int, int], ...]
     _member_of_element: list[torch.Tensor] = field(default_factory=list)
@@ -43,30 +44,27 @@ class PackedLaunch:
             slots[value] = slots[target]
 
     def _launch(self, slots: Slots) -> bool:
-        tensors = [[slots[spec.slot] for spec in specs] for specs in self.inputs]
-        fitting = all(
-            spec.trusted or spec.fits(tensor)
-            for specs, given in zip(self.inputs, tensors, strict=True)
-            for spec, tensor in zip(specs, given, strict=True)
-        )
-        if not fitting:
-            return False
-        buffers = [self._gather(position, given) for position, given in enumerate(tensors)]
+        given: list[list[torch.Tensor]] = []
+        for inputs in self.inputs:
+            tensors = inputs.tensors(slots)
+            if tensors is None:
+                return False
+            given.append(inputs.viewed(tensors))
+        buffers = [self._gather(position, tensors) for position, tensors in enumerate(given)]
         try:
             self.kernel(buffers)
         except KernelError:
             return False
         for position in self.targets:
-            self._scatter(position, buffers[position], tensors[position])
+            self._scatter(buffers[position], given[position])
         return True
 
     def _gather(self, position: int, tensors: list[torch.Tensor]) -> torch.Tensor:
-        specs = self.inputs[position]
         if position in self.shared:
-            return specs[0].given(tensors[0])
+            return tensors[0]
         if position in self.wide:
-            return torch.cat([s.given(t) for s, t in zip(specs, tensors, strict=True)])
-        single = torch.stack(tensors) if tensors[0].dim() == 0 else torch.cat([t.view(1) for t in tensors])
+            return torch.cat(tensors)
+        single = torch.stack(tensors) if tensors[0].dim() == 0 else torch.cat(tensors)
         if max(self.sizes) == 1:
             return single
         if not self._member_of_element:
@@ -76,9 +74,24 @@ class PackedLaunch:
             self._member_of_element.append(members.to(single.device))
         return single.index_select(0, self._member_of_element[0])
 
-    def _scatter(self, position: int, buffer: torch.Tensor, tensors: list[torch.Tensor]) -> None:
-        if tensors[0].dim() == 0:
-            torch._foreach_copy_(tensors, list(buffer.unbind()))
-            return
-        targets = [s.given(t) for s, t in zip(self.inputs[position], tensors, strict=True)]
-        torch._foreach_copy_(targets, list(torch.split(buffer, list(self.sizes))))
+    def _scatter(self, buffer: torch.Tensor, targets: list[torch.Tensor]) -> None:
+        if targets[0].dim() == 0:
+            torch._foreach_copy_(targets, list(buffer.unbind()))
+        else:
+            torch._foreach_copy_(targets, list(torch.split(buffer, self.sizes)))
+
+
+@dataclass(frozen=True, slots=True)
+class ListLaunch:
+    """Updates the tensors of all members in place by one list operator: `function(tensors, *numbers)`."""
+
+    function: Callable[..., Any]
+    slots: tuple[int, ...]
+    numbers: tuple[Any, ...]
+    forwarded: tuple[tuple[int, int], ...]
+
+    def run(self, slots: Slots) -> None:
+        """Updates, and lets the new values be read in the written inputs."""
+        self.function([slots[i] for i in self.slots], *self.numbers)
+        for value, target in self.forwarded:
+            slots[value] = slots[target]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +14,25 @@ from torch.utils import _pytree as pytree
 from fusion_core.alias import is_free
 from fusion_core.executors.base import Kernel
 from fusion_core.lowering.build import Lowered
-from fusion_core.lowering.packing import Packed
+from fusion_core.lowering.packing import Packed, in_place_list_operator
 from fusion_core.lowering.types import fake, layout_of, static_sizes, static_strides
 from fusion_core.partition import COPY_
-from fusion_core.program.ir import FusionProgram, Value
-from fusion_core.runtime.packed import PackedLaunch
-from fusion_core.runtime.steps import CopyBack, Free, InputSpec, Launch, OutputSpec, RunEager, SlotRef
+from fusion_core.program.ir import Constant, FusionProgram, Value
+from fusion_core.runtime.packed import ListLaunch, PackedLaunch
+from fusion_core.runtime.steps import (
+    CopyBack,
+    Free,
+    Inputs,
+    InputSpec,
+    Launch,
+    OutputSpec,
+    RunEager,
+    SlotRef,
+    flat_view,
+    row_major_view,
+)
 
-AnyStep = Launch | PackedLaunch | RunEager | CopyBack | Free
+AnyStep = Launch | PackedLaunch | ListLaunch | RunEager | CopyBack | Free
 Compile = Callable[[FusionProgram, str], Kernel]
 
 
@@ -103,8 +115,7 @@ def _bind_steps(
             yield _bind_eager(step, slot)
             continue
         if isinstance(step, Packed):
-            kernel = compile_program(step.program, step.members[0].device)
-            yield _bind_packed(step, slot, kernel, trusted)
+            yield _bind_packed(step, slot, compile_program, trusted)
             continue
         yield _bind_launch(step, slot, compile_program(step.program, step.device), trusted)
         waiting.append(step)
@@ -116,23 +127,32 @@ def _bind_steps(
 
 
 def _bind_packed(
-    packed: Packed, slot: dict[Node, int], kernel: Kernel, trusted: frozenset[Node]
-) -> PackedLaunch:
+    packed: Packed, slot: dict[Node, int], compile_program: Compile, trusted: frozenset[Node]
+) -> PackedLaunch | ListLaunch:
     first = packed.members[0]
+    forwarded = tuple((slot[v], slot[t]) for m in packed.members for v, t in m.forwarded)
+    function = in_place_list_operator(first.program)
+    if function is not None:
+        numbers = tuple(a.value for a in first.program.ops[0].arguments if isinstance(a, Constant))
+        return ListLaunch(function, tuple(slot[m.inputs[0]] for m in packed.members), numbers, forwarded)
     values = [given.value for given in first.program.inputs]
     chosen = {i: packed.members[:1] if i in packed.shared else packed.members for i in range(len(values))}
     return PackedLaunch(
-        kernel=kernel,
+        kernel=compile_program(packed.program, first.device),
         inputs=tuple(
-            tuple(_input_spec(m.inputs[i], value, m, slot, trusted=m.inputs[i] in trusted) for m in chosen[i])
+            Inputs(
+                tuple(
+                    _input_spec(m.inputs[i], value, slot, trusted=m.inputs[i] in trusted) for m in chosen[i]
+                )
+            )
             for i, value in enumerate(values)
         ),
         shared=packed.shared,
         wide=frozenset(i for i, value in enumerate(values) if value.type.shape == ("s0",)),
         targets=tuple(values.index(pair.target) for pair in first.program.aliases),
-        sizes=packed.sizes,
+        sizes=list(packed.sizes),
         eager=tuple(step for m in packed.members for step in _eager_steps(m, slot)),
-        forwarded=tuple((slot[v], slot[t]) for m in packed.members for v, t in m.forwarded),
+        forwarded=forwarded,
     )
 
 
@@ -145,9 +165,11 @@ def _eager_steps(lowered: Lowered, slot: dict[Node, int]) -> tuple[RunEager | Co
 def _bind_launch(lowered: Lowered, slot: dict[Node, int], kernel: Kernel, trusted: frozenset[Node]) -> Launch:
     return Launch(
         kernel=kernel,
-        inputs=tuple(
-            _input_spec(node, given.value, lowered, slot, trusted=node in trusted)
-            for node, given in zip(lowered.inputs, lowered.program.inputs, strict=True)
+        inputs=Inputs(
+            tuple(
+                _input_spec(node, given.value, slot, trusted=node in trusted)
+                for node, given in zip(lowered.inputs, lowered.program.inputs, strict=True)
+            )
         ),
         eager=_eager_steps(lowered, slot),
         outputs=tuple(_output_spec(node, lowered, slot) for node in lowered.outputs),
@@ -155,19 +177,27 @@ def _bind_launch(lowered: Lowered, slot: dict[Node, int], kernel: Kernel, truste
     )
 
 
-def _input_spec(
-    node: Node, value: Value, lowered: Lowered, slot: dict[Node, int], *, trusted: bool
-) -> InputSpec:
+def _input_spec(node: Node, value: Value, slot: dict[Node, int], *, trusted: bool) -> InputSpec:
     tensor, strides = fake(node), static_strides(fake(node))
+    guarded = trusted and strides is not None and tensor.device.type != "cpu"
     return InputSpec(
         slot=slot[node],
         strides=strides,
         layout=layout_of(tensor),
-        rank=len(value.type.shape),
-        flat=lowered.form.collapsed,
-        host=value.type.host,
-        trusted=trusted and strides is not None and tensor.device.type != "cpu",
+        view=_view(tensor, value),
+        trusted=guarded or value.type.host,
     )
+
+
+def _view(tensor: torch.Tensor, value: Value) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Returns what makes the kernel's view of an input; None where the tensor itself will do."""
+    missing = len(value.type.shape) - tensor.dim()
+    if value.type.host or missing == 0:
+        return None
+    if missing > 0 and tensor.dim() > 0:
+        return operator.itemgetter((None,) * missing)
+    layout = layout_of(tensor)
+    return row_major_view if layout is not None and layout.is_row_major else flat_view
 
 
 def _output_spec(node: Node, lowered: Lowered, slot: dict[Node, int]) -> OutputSpec:
@@ -239,11 +269,14 @@ def _with_frees(steps: list[AnyStep], kept: set[int]) -> Iterator[AnyStep]:
 
 def _touched(step: AnyStep) -> Iterator[int]:
     if isinstance(step, Launch):
-        yield from (spec.slot for spec in step.inputs)
+        yield from step.inputs.slots
         yield from (o.slot for o in step.outputs)
         yield from (index for pair in step.forwarded for index in pair)
     elif isinstance(step, PackedLaunch):
-        yield from (spec.slot for specs in step.inputs for spec in specs)
+        yield from (index for inputs in step.inputs for index in inputs.slots)
+        yield from (index for pair in step.forwarded for index in pair)
+    elif isinstance(step, ListLaunch):
+        yield from step.slots
         yield from (index for pair in step.forwarded for index in pair)
     elif isinstance(step, RunEager):
         yield from (a.index for a in step.leaves if isinstance(a, SlotRef))

@@ -26,25 +26,20 @@ class SlotRef:
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """Where a kernel's input comes from and how it is given.
+    """Where a kernel's input comes from, what is checked of it, and the view of it that the kernel gets.
 
     `strides` (in elements) or, where sizes are symbolic, `layout` are those that the program was made for; `trusted` inputs
-    were checked before the call. `rank` is the number of dimensions that the program expects; `flat` inputs are dense and
-    given as one dimension. `host` inputs are given as they are.
+    were checked before the call. `view` makes the kernel's view, or is None where the kernel gets the tensor itself.
     """
 
     slot: int
     strides: tuple[int, ...] | None
     layout: Layout | None
-    rank: int
-    flat: bool = False
-    host: bool = False
+    view: Callable[[torch.Tensor], torch.Tensor] | None
     trusted: bool = False
 
     def fits(self, tensor: torch.Tensor) -> bool:
         """True if the tensor lies in memory as the program expects."""
-        if self.trusted or self.host:
-            return True
         if tensor.layout is not torch.strided:  # fake tensors call mkldnn tensors strided
             return False
         if self.strides is None:
@@ -54,14 +49,41 @@ class InputSpec:
         dims = zip(tensor.shape, tensor.stride(), self.strides, strict=True)
         return all(size == 1 or real == expected for size, real, expected in dims)
 
-    def given(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the view of `tensor` that the kernel gets."""
-        missing = self.rank - tensor.dim()
-        if self.host or (missing == 0 and not (self.flat and self.rank == 1 and tensor.stride(0) != 1)):
-            return tensor
-        if self.flat:
-            return tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
-        return tensor[(None,) * missing]
+
+def flat_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a dense tensor as one dimension in memory order."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def row_major_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a contiguous tensor as one dimension."""
+    return tensor.view(-1)
+
+
+class Inputs:
+    """The inputs of one kernel, bound: what the hot path needs of their specifications."""
+
+    def __init__(self, specs: tuple[InputSpec, ...]) -> None:
+        self.slots = tuple(spec.slot for spec in specs)
+        self._checked = tuple((i, spec) for i, spec in enumerate(specs) if not spec.trusted)
+        self._views = tuple((i, spec.view) for i, spec in enumerate(specs) if spec.view is not None)
+
+    def tensors(self, slots: Slots) -> list[torch.Tensor] | None:
+        """Returns the tensors of the slots; None where one does not lie in memory as expected."""
+        found = [slots[i] for i in self.slots]
+        for position, spec in self._checked:
+            if not spec.fits(found[position]):
+                return None
+        return found
+
+    def viewed(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the views that the kernel gets."""
+        if not self._views:
+            return tensors
+        given = tensors.copy()
+        for position, view in self._views:
+            given[position] = view(tensors[position])
+        return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +138,19 @@ class Launch:
     """
 
     kernel: Kernel
-    inputs: tuple[InputSpec, ...]
+    inputs: Inputs
     eager: tuple[RunEager | CopyBack, ...]
     outputs: tuple[OutputSpec, ...]
     forwarded: tuple[tuple[int, int], ...]
 
     def run(self, slots: Slots) -> None:
         """Launches, and lets values that now live in a written input be read there."""
-        tensors = [slots[spec.slot] for spec in self.inputs]
-        if not all(spec.fits(t) for spec, t in zip(self.inputs, tensors, strict=True)):
+        tensors = self.inputs.tensors(slots)
+        if tensors is None:
             self._run_eager(slots)
             return
         try:
-            results = self.kernel([spec.given(t) for spec, t in zip(self.inputs, tensors, strict=True)])
+            results = self.kernel(self.inputs.viewed(tensors))
         except KernelError:
             self._run_eager(slots)
             return
@@ -158,6 +180,9 @@ def _laid_out(result: torch.Tensor, spec: OutputSpec, like: torch.Tensor | None)
         result = result.as_strided(result.shape[extra:], result.stride()[extra:])
     if spec.sizes is None or spec.strides is None or result.stride() == spec.strides:
         return result
+    dims = zip(spec.sizes, result.stride(), spec.strides, strict=True)
+    if all(size == 1 or found == wanted for size, found, wanted in dims):
+        return result.as_strided(spec.sizes, spec.strides)
     laid_out = torch.empty_strided(spec.sizes, spec.strides, dtype=result.dtype, device=result.device)
     return laid_out.copy_(result)
 

@@ -124,7 +124,7 @@ HAZARDS = {
         _p3(),
         "R9",
     ),
-    "P4_transposed_reader": (turn, lambda: (_randn(512, 512),), _p4(), "R3"),
+    "P4_transposed_reader": (turn, lambda: (_randn(2048, 2048),), _p4(), "R3"),
     "P5_reductions_beside_a_write": (scale_and_sum, lambda: (_randn(64, 96),), _p5(), "R3"),
     "P7_one_value_two_targets": (same_value_twice, lambda: (_randn(8), _randn(8), _randn(8)), _p7(), "R1"),
     "P8_written_value_returned": (update_and_return, lambda: (_randn(16),), _p8(), "R2"),
