@@ -78,7 +78,7 @@ class PackedLaunch:
         if targets[0].dim() == 0:
             torch._foreach_copy_(targets, list(buffer.unbind()))
         else:
-            torch._foreach_copy_(targets, list(torch.split(buffer, self.sizes)))
+            torch.split_with_sizes_copy(buffer, self.sizes, out=targets)
 
 
 @dataclass(frozen=True, slots=True)

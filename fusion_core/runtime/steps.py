@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,13 +61,40 @@ def row_major_view(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1)
 
 
+class KeptView:
+    """A view that is made once for as long as the same tensor comes: making it costs more than looking it up.
+
+    It does not keep memory: when the tensor object goes, so does its view.
+    """
+
+    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._make = make
+        self._tensor: Callable[[], torch.Tensor | None] = lambda: None
+        self._address = 0
+        self._view: torch.Tensor | None = None
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the view of `tensor`."""
+        kept = self._view
+        if kept is not None and self._tensor() is tensor and tensor.data_ptr() == self._address:
+            return kept
+        view = self._make(tensor)
+        self._tensor = weakref.ref(tensor, self._drop)
+        self._address, self._view = tensor.data_ptr(), view
+        return view
+
+    def _drop(self, gone: object) -> None:
+        if gone is self._tensor:
+            self._view = None
+
+
 class Inputs:
     """The inputs of one kernel, bound: what the hot path needs of their specifications."""
 
     def __init__(self, specs: tuple[InputSpec, ...]) -> None:
         self.slots = tuple(spec.slot for spec in specs)
         self._checked = tuple((i, spec) for i, spec in enumerate(specs) if not spec.trusted)
-        self._views = tuple((i, spec.view) for i, spec in enumerate(specs) if spec.view is not None)
+        self._views = tuple((i, KeptView(spec.view)) for i, spec in enumerate(specs) if spec.view is not None)
 
     def tensors(self, slots: Slots) -> list[torch.Tensor] | None:
         """Returns the tensors of the slots; None where one does not lie in memory as expected."""
@@ -82,7 +110,7 @@ class Inputs:
             return tensors
         given = tensors.copy()
         for position, view in self._views:
-            given[position] = view(tensors[position])
+            given[position] = view.of(tensors[position])
         return given
 
 
