@@ -28,6 +28,7 @@ from fusion_core.passes.dce import remove_dead_code
 from fusion_core.passes.expand_foreach import expand_foreach
 from fusion_core.passes.hoist_copies import hoist_copies
 from fusion_core.passes.normalize_copies import normalize_copies
+from fusion_core.passes.reinplace import reinplace
 from fusion_core.passes.snapshot import snapshot_outputs
 from fusion_core.passes.split_moments import split_moments
 from fusion_core.program.ir import FusionProgram
@@ -170,6 +171,7 @@ def compile_graph(
     graph = normalize_copies(split_moments(expand_foreach(captured.module.graph)))
     clock.stage("expand")
     graph, facts = _rewritten(graph, analyze(graph), partial(snapshot_outputs, rebuilt=captured.rebuilt))
+    graph, facts = _rewritten(graph, facts, partial(reinplace, rebuilt=captured.rebuilt))
     graph, facts = _rewritten(graph, facts, remove_dead_code)
     graph, facts = _rewritten(graph, facts, hoist_copies)
     clock.stage("order")

@@ -14,6 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2, auto_functionalized_v2_dense
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
@@ -220,6 +221,36 @@ def _copied_inputs(module: GraphModule) -> frozenset[int]:
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     copies = [n for n in module.graph.nodes if n.target is torch.ops.aten.copy_.default]
     return frozenset(placeholders.index(c.args[0]) for c in copies if c.args[0] in placeholders)
+
+
+def functionalized_base(taken: Node) -> Node | None:
+    """Returns the tensor that a functionalized custom operator would copy and write to make the value `taken` from it."""
+    node, position = taken.args
+    if not isinstance(node, Node) or node.target not in (auto_functionalized_v2, run_in_place):
+        return None
+    bases: Any = node.kwargs["_all_bases"]
+    index = int(position) - _first_base(node)  # type: ignore[arg-type]
+    return bases[index] if index >= 0 else None
+
+
+def call_in_place(node: Node, taken: Node) -> None:
+    """Lets a functionalized custom operator, in a graph of our own, write the base of `taken` instead of a copy of it."""
+    count = len(node.kwargs["_all_bases"])  # type: ignore[arg-type]
+    copied: Any = node.args[1] if node.target is run_in_place else tuple(range(count))
+    written = int(taken.args[1]) - _first_base(node)  # type: ignore[arg-type]
+    node.args = (node.args[0], tuple(index for index in copied if index != written))
+    node.target = run_in_place
+
+
+def run_in_place(operator: Any, copied: tuple[int, ...], **arguments: Any) -> Any:
+    """Runs a custom operator that writes its arguments; of its bases, only those at the positions `copied` are copied."""
+    return auto_functionalized_v2_dense(operator, copied, **arguments)
+
+
+def _first_base(node: Node) -> int:
+    """The results of the operator come first, or None where it has none; then the bases."""
+    custom: Any = node.args[0]
+    return max(1, len(custom._schema.returns))
 
 
 def reset_compiler() -> None:

@@ -127,7 +127,10 @@ class _Partitioner:
         for node in self._calls:
             fused = self._is_fused(node)
             stage = 0 if fused else -1
-            needed = [(e.node, e.host) for e in self._needs[node]] + [(b, False) for b in self._before[node]]
+            needed = [(e.node, e.host) for e in self._needs[node]]
+            needed += [
+                (b, b in self._writes) for b in self._before[node]
+            ]  # it reads what a launch has written
             for source, host in needed:
                 if source in stages:
                     same_kind = fused == self._is_fused(source)
@@ -154,7 +157,7 @@ class _Partitioner:
             if any(u.op == "output" for u, _ in readers):
                 continue
             followers = [(u, e.host) for u, e in readers] + [(u, False) for u in after.get(node, ())]
-            followers += [(u, False) for u in after.get(copy, ())] if copy is not None else []
+            followers += [(u, True) for u in after.get(copy, ())] if copy is not None else []
             bounds = [
                 sunk[f] - ((2 if host else 0) if self._is_fused(f) else 1)
                 for f, host in followers
