@@ -18,6 +18,7 @@ from fusion_core.examine import GraphReport
 from fusion_core.executors import nvfuser
 from fusion_core.executors.base import Executor, Kernel
 from fusion_core.executors.reference import ReferenceExecutor
+from fusion_core.executors.version import mismatch
 from fusion_core.lowering.build import Lowered, lower
 from fusion_core.lowering.packing import pack
 from fusion_core.lowering.support import Unsupported, refusal
@@ -154,6 +155,16 @@ class KernelCache:
             strict = self._options.fallback == "error"
             self._kernels[key] = GuardedKernel(program, partial(executor.compile, program), strict=strict)
         return self._kernels[key]
+
+
+def describe_executor(wanted: str) -> str:
+    """Returns which executor CUDA tensors get, and what there is to know about it."""
+    if wanted == "reference":
+        return "reference"
+    reason = nvfuser.unavailable()
+    if reason:
+        return f"reference (nvFuser is not used: {reason})"
+    return " ".join(filter(None, [f"nvfuser {nvfuser.version()} on CUDA, reference elsewhere.", mismatch()]))
 
 
 def choose_executor(wanted: str, device: str) -> Executor:

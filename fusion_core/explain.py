@@ -12,10 +12,10 @@ import torch
 from torch.fx import GraphModule
 
 from fusion_core import reach
-from fusion_core.backend import CompiledGraph
+from fusion_core.backend import CompiledGraph, describe_executor
 from fusion_core.capture import collected_graph_breaks, reset_compiler
 from fusion_core.examine import Explanation, GraphReport, explanation
-from fusion_core.options import parse_options
+from fusion_core.options import Options, parse_options
 from fusion_core.overlap import bytes_of, geometry
 
 
@@ -34,17 +34,24 @@ def compile(  # noqa: A001 - the name of the public interface, as in torch.compi
 
 
 def explain(
-    function: Callable[..., Any], *args: Any, run: bool = True, dynamic: bool | None = None, **kwargs: Any
+    function: Callable[..., Any],
+    *args: Any,
+    run: bool = True,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
 ) -> Explanation:
     """Compiles `function`, calls it on the arguments, and returns what was done.
 
     Everything that the function reaches through arguments, closures, bound objects and globals is put back afterwards:
     bytes, sizes, optimizer state, gradients, version counters and torch's random state. Python attributes and numbers
     that the function changes are not. With `run=False` nothing is executed and only the first graph is reported.
+    `options` are those of the compilation, by name.
     """
     reports: list[GraphReport] = []
     roots = {"function": function, "args": args, "kwargs": kwargs}
-    backend = _recording_backend(reports, run=run)
+    parsed = parse_options(options)
+    backend = _recording_backend(reports, parsed, run=run)
     with _unchanged(roots), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reset_compiler()
@@ -55,16 +62,14 @@ def explain(
                 pass
             finally:
                 reset_compiler()
-    return explanation(reports, breaks, "reference")
+    return explanation(reports, breaks, describe_executor(parsed.executor))
 
 
 class _StopError(BaseException):
     """Leaves the function before its first compiled graph would run."""
 
 
-def _recording_backend(reports: list[GraphReport], *, run: bool) -> Callable[..., Any]:
-    options = parse_options({})
-
+def _recording_backend(reports: list[GraphReport], options: Options, *, run: bool) -> Callable[..., Any]:
     def record(module: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         compiled = CompiledGraph(module, example_inputs, options, reports.append)
         return compiled if run else _stop
