@@ -107,7 +107,12 @@ class CompiledGraph:
 
     def _compile(self, example_inputs: list[Any]) -> Compiled:
         try:
-            return compile_through_aot(self._module, example_inputs, self._compile_graph)
+            return compile_through_aot(
+                self._module,
+                example_inputs,
+                self._compile_graph,
+                fuses_random=self._options.rng == "fused",
+            )
         except AotRefusalError as error:
             if self._options.fallback == "error":
                 raise FallbackError(f"AOTAutograd refuses the graph: {error}") from error
@@ -186,7 +191,9 @@ def compile_graph(
     graph, facts = _rewritten(graph, facts, remove_dead_code)
     graph, facts = _rewritten(graph, facts, hoist_copies)
     clock.stage("order")
-    refusals = {n: refusal(n) for n in graph.nodes if n.op == "call_function"}
+    refusals = {
+        n: refusal(n, fuses_random=options.rng == "fused") for n in graph.nodes if n.op == "call_function"
+    }
     steps = partition(graph, facts, _kinds(refusals)).steps
     clock.stage("partition")
     fresh = _fresh_classes(graph.output_node(), facts.storage, captured.rebuilt)

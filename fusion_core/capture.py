@@ -136,10 +136,15 @@ def _same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def compile_through_aot(
-    module: GraphModule, example_inputs: list[Any], compile_graph: CompileGraph
+    module: GraphModule,
+    example_inputs: list[Any],
+    compile_graph: CompileGraph,
+    *,
+    fuses_random: bool = False,
 ) -> Compiled:
     """Returns the compiled callable, the positions of the inputs that it writes, and whether inputs were merged.
 
+    With `fuses_random`, random operators are taken apart to what a program can draw by itself.
     Raises AotRefusalError where AOTAutograd does not support the graph, or would compile it to something else; errors of
     `compile_graph` pass through.
     """
@@ -166,7 +171,7 @@ def compile_through_aot(
         fw_compiler=forward("forward"),
         bw_compiler=backward,
         inference_compiler=forward("inference"),
-        decompositions=decompositions(),
+        decompositions=decompositions(random=fuses_random),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )

@@ -119,7 +119,8 @@ def _recomputable_scalars(region: Region, inside: frozenset[Node]) -> set[Node]:
         small = all(t is None or t.dim() == 0 for t in map(tensor_of, region.needs[node]))
         reads_written = any(cls in written for cls in region.effects[node].reads)
         depends = [n for n in region.needs[node] if n in inside]
-        if small and not reads_written and all(n in safe for n in depends):
+        repeatable = not region.effects[node].writes  # a random number drawn twice is two numbers
+        if repeatable and small and not reads_written and all(n in safe for n in depends):
             safe.add(node)
     return safe
 

@@ -43,9 +43,14 @@ _MEMORY_FORMAT = """
 """.split()
 
 
-def decompositions() -> dict[Any, Callable[..., Any]]:
+# Taken apart only where the program may draw other numbers than eager.
+_RANDOM = ["native_dropout"]
+
+
+def decompositions(*, random: bool = False) -> dict[Any, Callable[..., Any]]:
     """Returns the table for AOTAutograd; names that this torch release does not have are left out."""
-    packets = [getattr(torch.ops.aten, name) for name in _NAMES if hasattr(torch.ops.aten, name)]
+    names = _NAMES + _RANDOM if random else _NAMES
+    packets = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
     table: dict[Any, Callable[..., Any]] = get_decompositions(packets)
     for operator, decompose in table.items():
         name = operator.overloadpacket.__name__

@@ -21,7 +21,6 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
 # Values that the interface names and this version does not carry out; refusing beats ignoring.
 _NOT_YET: dict[str, tuple[Any, ...]] = {
     "graphs": (True,),
-    "rng": ("fused",),
 }
 
 

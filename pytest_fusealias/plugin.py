@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_fusealias import forms, hookspecs, markers, options, session
+from pytest_fusealias import forms, hookspecs, markers, nvfuser_version, options, session
 from pytest_fusealias.fixtures import (
     assert_no_illegal_alias,
     fusion_check,
@@ -43,7 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Says what marked tests are compared with."""
-    return terminal.header(config.stash[session.SETTINGS], importlib.metadata.version("torch"))
+    torch_version = importlib.metadata.version("torch")
+    versions = f"torch {torch_version}, {nvfuser_version.describe(torch_version)}"
+    return terminal.header(config.stash[session.SETTINGS], versions)
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> None:

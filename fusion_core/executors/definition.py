@@ -207,6 +207,16 @@ class Definition:
             return o.broadcast(tensor, [d in dims for d in range(len(shape))])
         return o.squeeze(tensor, list(dims)) if dims else o.set(tensor)
 
+    def draw(self, op: Op) -> Any:
+        """Random numbers from the device's default generator, which the kernel advances."""
+        value = op.operands()[0]
+        dtype = self._type(NVFUSER_NAMES[computing(op.result.type.dtype)])
+        shape = [self._size(d) for d in value.type.shape]
+        low, high = (0.0, 1.0)  # of a normal distribution: mean and deviation
+        return (self._ops.uniform if op.name == "uniform" else self._ops.normal)(
+            low, high, shape, dtype=dtype
+        )
+
     def reduce(self, op: Op) -> Any:
         """Sums and their kin, in the type in which the result is computed."""
         value, dims = op.operands()[0], list(_dims(op))
@@ -244,6 +254,7 @@ _MOVES: dict[str, Any] = {
     "set": Definition.move,
     "convert": Definition.move,
     "clone": Definition.clone,
+    **dict.fromkeys(("uniform", "normal"), Definition.draw),
     **dict.fromkeys(("permute", "reshape", "expand", "squeeze", "unsqueeze"), Definition.view),
     **dict.fromkeys(("sum", "mean", "amax", "amin", "prod", "var", "any", "all"), Definition.reduce),
 }

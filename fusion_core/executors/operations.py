@@ -96,7 +96,9 @@ _REDUCE: dict[str, Callable[..., torch.Tensor]] = {
 # Views share memory with their operand, as they may on a GPU.
 _MOVES: dict[str, Callable[..., torch.Tensor]] = {
     "set": lambda t, _size, _dtype, _op: t,
-    "clone": lambda t, _size, _dtype, _op: t.clone(),
+    "clone": lambda t, size, dtype, op: torch.empty_permuted(
+        size, op.result.type.order, dtype=dtype, device=t.device
+    ).copy_(t),
     "convert": lambda t, size, dtype, _op: t.to(dtype).expand(size).clone(),
     "permute": lambda t, _size, _dtype, op: t.permute(_dims(op)),
     "reshape": lambda t, size, _dtype, _op: t.reshape(size),
@@ -140,9 +142,21 @@ def operator_of(name: str) -> Callable[..., Any]:
     return operator
 
 
+def _bind_random(op: Op) -> Step:
+    draw = {"uniform": torch.rand_like, "normal": torch.randn_like}[op.name]
+    source, result, dtype = op.operands()[0].index, op.result.index, DTYPES[op.result.type.dtype]
+
+    def run(slots: list[Any], sizes: dict[str, int]) -> None:
+        del sizes
+        slots[result] = draw(slots[source], dtype=dtype)
+
+    return run
+
+
 _BINDERS: dict[str, Callable[[Op], Step]] = {
     **dict.fromkeys(_MOVES, _bind_move),
     **dict.fromkeys(_REDUCE, _bind_reduction),
+    **dict.fromkeys(("uniform", "normal"), _bind_random),
     "full": _bind_full,
     "full_like": _bind_full_like,
 }

@@ -148,6 +148,8 @@ class _Lowering:
         if row.kind == "create":
             given: Any = node.args[1] if len(node.args) > 1 else int(node.target is aten.ones_like.default)
             return self._emit("full_like", (operand, Constant.of(given)), kind, line)
+        if row.kind == "random":
+            return self._emit(row.name, (operand,), kind, line)
         if row.kind == "reduce":
             dims = Constant.of(translate.reduced_dims(node))
             keywords = translate.reduction_keywords(node)
@@ -240,9 +242,9 @@ class _Lowering:
         inputs = {i.value for i in self._inputs.values()}
         leaving: list[Value] = []
         for node in nodes:
-            value = self._values[node]
-            if value in inputs or value in leaving:
-                value = self._emit("clone", (value,), value.type, source_line(node))
+            value, kind = self._values[node], self._type(node)
+            if value in inputs or value in leaving or value.type.layout != kind.layout:
+                value = self._emit("clone", (value,), kind, source_line(node))
             leaving.append(value)
         return tuple(leaving)
 

@@ -19,7 +19,8 @@ class Row:
 
     `apply` (the operation of the same name), `identity` (its operand's value in memory of its own), `convert` (the operand
     broadcast and cast to the result's type), `reduce` and `view` (the operation `name`), `alias` (the operand itself),
-    `create` (a constant of its operand's shape), `constant` (a scalar, given as a tensor without dimensions). `operand` is
+    `create` (a constant of its operand's shape), `constant` (a scalar, given as a tensor without dimensions),
+    `random` (numbers drawn in the shape of its operand). `operand` is
     the position of the operand that is moved, reduced or viewed.
     """
 
@@ -58,6 +59,8 @@ ROWS: dict[Any, Row] = {
     aten.scalar_tensor.default: Row("constant"),
     aten.detach.default: Row("alias"),
     aten.alias.default: Row("alias"),
+    aten.rand_like.default: Row("random", name="uniform"),
+    aten.randn_like.default: Row("random", name="normal"),
     aten.clone.default: Row("identity"),
     aten.copy.default: Row("convert", operand=1),
     aten._to_copy.default: Row("convert"),

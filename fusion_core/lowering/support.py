@@ -26,6 +26,10 @@ COMPUTED = frozenset(
         torch.complex128,
     }
 )
+# Operators whose fake results torch makes row-major for every operand.
+MISFORETOLD = frozenset(
+    {torch.ops.aten.floor_divide.default, torch.ops.aten.div.Tensor_mode, torch.ops.aten.div.Scalar_mode}
+)
 # Operators that are lowered for complex numbers too.
 COMPLEX = frozenset(
     {
@@ -49,9 +53,11 @@ class Unsupported:
     line: str
 
 
-def refusal(node: Node) -> Unsupported | None:
+def refusal(node: Node, *, fuses_random: bool = False) -> Unsupported | None:
     """Returns None where the node can be lowered, else the reason why not."""
-    reason = _reason(node)
+    row = ROWS.get(node.target)
+    keeps = row is not None and row.kind == "random" and not fuses_random
+    reason = 'draws eager\'s numbers (rng="eager")' if keeps else _reason(node)
     return Unsupported(str(node.target), reason, source_line(node)) if reason else None
 
 
@@ -113,6 +119,8 @@ def _apply_reason(node: Node) -> str:
     for value in values:
         if not isinstance(value, (Node, bool, int, float, complex, str, type(None))):
             return f"argument {value!r}"
+    if _is_misforetold(node):
+        return "its layout is only known at run time"
     if fake(node).dtype.is_complex or any(fake(n).dtype.is_complex for n in node.all_input_nodes):
         return "" if node.target in COMPLEX else "complex numbers"
     return ""
@@ -150,11 +158,24 @@ def _view_reason(node: Node) -> str:
     return "" if all(static_sizes(t) is not None for t in tensors) else "sizes only known at run time"
 
 
+def _is_misforetold(node: Node) -> bool:
+    """True where the fake result is row-major though the operator keeps its operands' layout."""
+    if node.target not in MISFORETOLD:
+        return False
+    layouts = [layout_of(fake(n)) for n in node.all_input_nodes if fake(n).dim() > 1]
+    return not all(layout is not None and layout.is_row_major for layout in layouts)
+
+
 def _create_reason(node: Node) -> str:
     return "" if not fake(node).dtype.is_complex else "complex numbers"
 
 
+def _random_reason(node: Node) -> str:
+    return "" if fake(node).dtype.is_floating_point else "a random number that is no real number"
+
+
 _KINDS = {
+    "random": _random_reason,
     "create": _create_reason,
     "apply": _apply_reason,
     "identity": _move_reason,

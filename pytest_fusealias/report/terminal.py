@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 Entry = "Mapping[str, Any]"
 
 
-def header(settings: Settings, torch_version: str) -> str:
+def header(settings: Settings, versions: str) -> str:
     """Returns the header line: what a marked test is compared with, and where."""
     backends = ", ".join(settings.default_backends)
     dtype = settings.dtype or "default dtype"
     strict = ", strict" if settings.strict else ""
-    return f"fusealias: torch {torch_version}, backend {backends}, {settings.device}, {dtype}, seed {settings.seed}{strict}"
+    return (
+        f"fusealias: {versions}, backend {backends}, {settings.device}, {dtype}, seed {settings.seed}{strict}"
+    )
 
 
 def summary(entries: Iterable[Mapping[str, Any]], *, verbose: bool) -> Iterator[str]:

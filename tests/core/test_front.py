@@ -27,8 +27,8 @@ def test_unknown_option_names_the_nearest():
 def test_wrong_value_and_what_is_not_there_yet():
     with pytest.raises(OptionError, match="fallback='sometimes': expected one of 'allow', 'error'"):
         parse_options({"fallback": "sometimes"})
-    with pytest.raises(OptionError, match="rng='fused' is not available in this version"):
-        parse_options({"rng": "fused"})
+    with pytest.raises(OptionError, match="graphs=True is not available in this version"):
+        parse_options({"graphs": True})
     assert parse_options({"verify": False}) == Options(verify=False)
 
 
