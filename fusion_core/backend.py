@@ -27,6 +27,7 @@ from fusion_core.overlap import Pattern, address, overlap_pattern
 from fusion_core.partition import COPY_, Kinds, partition
 from fusion_core.passes.dce import remove_dead_code
 from fusion_core.passes.expand_foreach import expand_foreach
+from fusion_core.passes.expand_one_hot import expand_one_hot
 from fusion_core.passes.hoist_copies import hoist_copies
 from fusion_core.passes.normalize_copies import normalize_copies
 from fusion_core.passes.reinplace import reinplace
@@ -184,7 +185,8 @@ def compile_graph(
 ) -> tuple[Callable[[list[Any]], Any], GraphReport]:
     """Returns the plan of one aten graph and the report on it: the stages of a compilation in order."""
     clock = _Clock()
-    graph = normalize_copies(split_moments(expand_foreach(captured.module.graph)))
+    graph = expand_one_hot(split_moments(expand_foreach(captured.module.graph)))
+    graph = normalize_copies(graph)
     clock.stage("expand")
     graph, facts = _rewritten(graph, analyze(graph), partial(snapshot_outputs, rebuilt=captured.rebuilt))
     graph, facts = _rewritten(graph, facts, partial(reinplace, rebuilt=captured.rebuilt))

@@ -207,6 +207,12 @@ class Definition:
             return o.broadcast(tensor, [d in dims for d in range(len(shape))])
         return o.squeeze(tensor, list(dims)) if dims else o.set(tensor)
 
+    def positions(self, op: Op) -> Any:
+        """0, 1, 2, ... as whole numbers."""
+        (size,) = op.result.type.shape
+        length = self._nvfuser.define_scalar(size) if isinstance(size, int) else self._size(size)
+        return self._ops.iota(length, dtype=self._type("Int"))
+
     def draw(self, op: Op) -> Any:
         """Random numbers from the device's default generator, which the kernel advances."""
         value = op.operands()[0]
@@ -254,6 +260,7 @@ _MOVES: dict[str, Any] = {
     "set": Definition.move,
     "convert": Definition.move,
     "clone": Definition.clone,
+    "iota": Definition.positions,
     **dict.fromkeys(("uniform", "normal"), Definition.draw),
     **dict.fromkeys(("permute", "reshape", "expand", "squeeze", "unsqueeze"), Definition.view),
     **dict.fromkeys(("sum", "mean", "amax", "amin", "prod", "var", "any", "all"), Definition.reduce),

@@ -51,6 +51,16 @@ def _bind_full(op: Op) -> Step:
     return run
 
 
+def _bind_positions(op: Op) -> Step:
+    result, (size,) = op.result.index, op.result.type.shape
+
+    def run(slots: list[Any], sizes: dict[str, int]) -> None:
+        count = sizes[size] if isinstance(size, str) else size
+        slots[result] = torch.arange(count, device=slots[-1])
+
+    return run
+
+
 def _bind_full_like(op: Op) -> Step:
     value = op.arguments[1]
     assert isinstance(value, Constant)
@@ -157,6 +167,7 @@ _BINDERS: dict[str, Callable[[Op], Step]] = {
     **dict.fromkeys(_MOVES, _bind_move),
     **dict.fromkeys(_REDUCE, _bind_reduction),
     **dict.fromkeys(("uniform", "normal"), _bind_random),
+    "iota": _bind_positions,
     "full": _bind_full,
     "full_like": _bind_full_like,
 }

@@ -141,6 +141,8 @@ class _Lowering:
         if row.kind == "constant":
             value: Any = node.args[row.operand]
             return self._emit("full", (Constant.of(value),), self._type(node), source_line(node))
+        if row.kind == "positions":
+            return self._emit("iota", (), self._type(node), source_line(node))
         operand = self._read(node.args[row.operand])  # type: ignore[arg-type]
         kind, line = self._type(node), source_line(node)
         if row.kind == "alias":
@@ -284,7 +286,7 @@ def _source(copy: Node) -> Node:
 
 def _form(component: Component, nodes: tuple[Node, ...]) -> Form:
     rows = [ROWS[n.target] for n in nodes]
-    if any(r.name in ("reshape", "expand") for r in rows):  # they bring sizes that no input may have
+    if any(r.name in ("reshape", "expand", "iota") for r in rows):  # they bring sizes that no input may have
         return Form(static=True)
     if any(r.kind in ("view", "alias", "reduce") for r in rows):
         return Form()

@@ -20,7 +20,7 @@ class Row:
     `apply` (the operation of the same name), `identity` (its operand's value in memory of its own), `convert` (the operand
     broadcast and cast to the result's type), `reduce` and `view` (the operation `name`), `alias` (the operand itself),
     `create` (a constant of its operand's shape), `constant` (a scalar, given as a tensor without dimensions),
-    `random` (numbers drawn in the shape of its operand). `operand` is
+    `positions` (0, 1, 2, ...), `random` (numbers drawn in the shape of its operand). `operand` is
     the position of the operand that is moved, reduced or viewed.
     """
 
@@ -55,6 +55,7 @@ ROWS: dict[Any, Row] = {
     **{target: Row("create") for target in CREATIONS},
     **{target: Row("reduce", name=name) for name, targets in _REDUCTIONS.items() for target in targets},
     **{target: Row("view", name=name) for name, targets in _VIEWS.items() for target in targets},
+    aten.arange.default: Row("positions", name="iota"),
     aten.full.default: Row("constant", operand=1),
     aten.scalar_tensor.default: Row("constant"),
     aten.detach.default: Row("alias"),

@@ -83,6 +83,8 @@ def _reason(node: Node) -> str:
     operands = [tensor_of(n) for n in node.all_input_nodes]
     if any(t is None for t in operands):
         return "a size or scalar is only known at run time"
+    if row.kind == "positions":
+        return _positions_reason(node)
     if row.kind == "constant":
         return "" if result.dim() == 0 and result.dtype in COMPUTED else "a constant tensor with dimensions"
     tensors = [result, *(t for t in operands if t is not None)]
@@ -168,6 +170,12 @@ def _is_misforetold(node: Node) -> bool:
 
 def _create_reason(node: Node) -> str:
     return "" if not fake(node).dtype.is_complex else "complex numbers"
+
+
+def _positions_reason(node: Node) -> str:
+    result = fake(node)
+    known = static_sizes(result) not in (None, (0,)) and result.dtype is torch.int64
+    return "" if known and len(node.args) == 1 else "a range whose size or type is not fixed"
 
 
 def _random_reason(node: Node) -> str:

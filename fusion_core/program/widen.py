@@ -21,6 +21,8 @@ def widen(program: FusionProgram, shared: frozenset[int]) -> FusionProgram | Non
         values[value] = value if position in shared else _wide(value)
     ops = []
     for op in program.ops:
+        if op.name == "iota":
+            return None  # positions in each, not in all
         operands = [values[v] for v in op.operands()]
         is_wide = any(v.type.shape == ("s0",) for v in operands) or not operands
         values[op.result] = _wide(op.result) if is_wide else op.result
