@@ -36,7 +36,7 @@ def _power(o: Any, base: Any, exponent: Any) -> Any:
         -0.5: lambda: o.rsqrt(base),
         -1.0: lambda: o.reciprocal(base),
         -2.0: lambda: o.reciprocal(o.mul(base, base)),
-        1.0: lambda: base,
+        1.0: lambda: o.mul(base, 1.0),  # the operand itself, as an output, would be returned as it is
     }
     return special.get(float(exponent), lambda: o.pow(base, exponent))()
 
@@ -160,7 +160,7 @@ ARITHMETIC: dict[str, Rule] = {
 WHOLE: dict[str, Rule] = {
     "div": _divide_whole,
     "floor_divide": lambda o, a, b: _divide_whole(o, a, b, "floor"),
-    **dict.fromkeys(("ceil", "floor", "round", "trunc"), lambda _o, x: x),
+    **dict.fromkeys(("ceil", "floor", "round", "trunc"), lambda o, x: o.mul(x, 1)),
 }
 # Rules whose first operand is a condition, and the others of the result's type.
 CONDITIONAL: dict[str, Rule] = {

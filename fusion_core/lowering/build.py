@@ -19,6 +19,7 @@ from fusion_core.lowering.rows import ROWS, aten, operation_name
 from fusion_core.lowering.support import source_line
 from fusion_core.lowering.types import DTYPE_NAMES, Form, TypeTable, fake, is_dense, same_layout
 from fusion_core.program.ir import AliasPair, Argument, Constant, FusionProgram, Input, Op, TensorType, Value
+from fusion_core.program.memory import memory_chain
 from fusion_core.program.verify import moving_readers, unordered_reader
 
 
@@ -240,27 +241,34 @@ class _Lowering:
         return tuple(names)
 
     def _outputs(self, nodes: tuple[Node, ...]) -> tuple[Value, ...]:
-        """Gives each output memory of its own: an input's value, or one that leaves twice, is cloned."""
-        inputs = {i.value for i in self._inputs.values()}
+        """Gives each output memory of its own: what may share an input's or another output's is cloned."""
+        taken = {i.value for i in self._inputs.values()}
         leaving: list[Value] = []
         for node in nodes:
             value, kind = self._values[node], self._type(node)
-            if value in inputs or value in leaving or value.type.layout != kind.layout:
+            producers = {op.result: op for op in self._ops}
+            shares = not taken.isdisjoint(memory_chain(producers, value))
+            if shares or value.type.layout != kind.layout:
                 value = self._emit("clone", (value,), kind, source_line(node))
             leaving.append(value)
+            taken.add(value)
         return tuple(leaving)
 
     def _alias(self, copy: Node, leaving: tuple[Value, ...], accepted: list[Node]) -> AliasPair:
         target, source = self._values[_target(copy)], self._values[_source(copy)]
         line = source_line(_source(copy))
         earlier = [self._values[_source(c)] for c in accepted[: accepted.index(copy)]]
+        inputs = {i.value for i in self._inputs.values()}
+        origin = memory_chain({op.result: op for op in self._ops}, source)[-1]
         reason = ""
-        if source in {i.value for i in self._inputs.values()}:
+        if source in inputs:
             reason = "(a) the source is an input of the region"
         elif source in leaving:
             reason = "(b) the source also leaves as a value of its own"
         elif source in earlier:
             reason = "(c) the source is already written to another target"
+        elif origin in inputs:
+            reason = "(e) the source is an input's value again, by a cast there and back"
         if reason:
             self._sets.append(Note(_target(copy).name, reason, line))
             source = self._emit("set", (source,), source.type, line)

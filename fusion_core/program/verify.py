@@ -11,7 +11,6 @@ from __future__ import annotations
 from fusion_core.errors import VerifyError
 from fusion_core.program.ir import (
     EXTERNAL_OPS,
-    META_OPS,
     REDUCTIONS,
     VIEW_OPS,
     AliasPair,
@@ -20,6 +19,7 @@ from fusion_core.program.ir import (
     Value,
     is_moving,
 )
+from fusion_core.program.memory import memory_chain
 from fusion_core.program.text import type_text
 
 
@@ -144,7 +144,7 @@ def _check_types(pair: AliasPair, name: str) -> None:
 def _check_r2(program: FusionProgram) -> None:
     bound = {p.source: p for p in program.aliases} | {p.target: p for p in program.aliases}
     for output in program.outputs:
-        for value in _meta_chain(program, output):
+        for value in memory_chain(program.producers(), output):
             if value in bound:
                 text = f"is returned, but shares memory with the written input %{bound[value].target.index}"
                 raise VerifyError("R2", f"%{output.index}", bound[value].line, text)
@@ -165,7 +165,7 @@ def _check_r3(program: FusionProgram) -> None:
 def _check_r4(program: FusionProgram) -> None:
     written = {p.target for p in program.aliases}
     for pair in program.aliases:
-        last = _meta_chain(program, pair.source)[-1]
+        last = memory_chain(program.producers(), pair.source)[-1]
         if last in written and last != pair.target:
             text = f"is the old value of %{last.index}, which is written too"
             raise VerifyError("R4", f"%{pair.source.index}", pair.line, text)
@@ -174,7 +174,7 @@ def _check_r4(program: FusionProgram) -> None:
 def _check_r5(program: FusionProgram) -> None:
     inputs = {i.value: i for i in program.inputs}
     for output in program.outputs:
-        last = _meta_chain(program, output)[-1]
+        last = memory_chain(program.producers(), output)[-1]
         if last in inputs:
             text = f"would be returned as an alias of input %{last.index}; make it a `clone`"
             raise VerifyError("R5", f"%{output.index}", inputs[last].line, text)
@@ -215,12 +215,3 @@ def _check_r9(program: FusionProgram) -> None:
         if op is not None and op.name.partition(".")[0] in EXTERNAL_OPS:
             text = f"is computed by {op.name}, which drops the write; write a `set` of it"
             raise VerifyError("R9", f"%{pair.source.index}", op.line, text)
-
-
-def _meta_chain(program: FusionProgram, value: Value) -> list[Value]:
-    """Returns `value` and every value whose memory it may share by META_OPS, nearest first."""
-    producers = program.producers()
-    chain = [value]
-    while (op := producers.get(chain[-1])) is not None and op.name in META_OPS and op.operands():
-        chain.append(op.operands()[0])
-    return chain

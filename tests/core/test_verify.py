@@ -5,7 +5,7 @@ import torch
 
 from fusion_core.errors import VerifyError
 from fusion_core.executors.reference import ReferenceExecutor
-from fusion_core.program.ir import AliasPair, Constant, FusionProgram, Input, Op, TensorType, Value
+from fusion_core.program.ir import AliasPair, Constant, FusionProgram, Input, Layout, Op, TensorType, Value
 from fusion_core.program.text import text
 from fusion_core.program.verify import verify
 
@@ -15,6 +15,8 @@ VECTOR, SCALAR, HALF, MATRIX = (
     TensorType("f16", ("s0",)),
     TensorType("f32", ("s1", "s0")),
 )
+COLUMN = TensorType("f32", ("s0", 1))
+PADDED = TensorType("f32", ("s1", "s0"), Layout((0, 1), "gc"))
 
 
 def value(index, kind=VECTOR):
@@ -85,6 +87,86 @@ BROKEN = {
             (AliasPair(X, A, "model.py:7"),),
         ),
         "R3: %0 (model.py:3): is written while add.Tensor (%3) reads it at other indices",
+    ),
+    "R3_reader_in_another_kernel": (
+        FusionProgram(
+            inputs(value(0, MATRIX), value(1, MATRIX)),
+            (
+                op("neg.default", value(2, MATRIX), value(0, MATRIX)),
+                op("sin.default", value(3, MATRIX), value(1, MATRIX)),
+                Op("sum", (value(1, MATRIX), Constant.of((0,))), (), value(4), "model.py:4"),
+            ),
+            (value(3, MATRIX), value(4)),
+            (AliasPair(value(1, MATRIX), value(2, MATRIX), "model.py:7"),),
+        ),
+        "R3: %1 (model.py:4): is written while sum (%4) reads it at other indices",
+    ),
+    "R3_reader_of_its_own": (
+        FusionProgram(
+            inputs(value(0, MATRIX), value(1, MATRIX), value(5)),
+            (
+                op("neg.default", value(2, MATRIX), value(0, MATRIX)),
+                op("sin.default", value(3, MATRIX), value(1, MATRIX)),
+                op("cos.default", value(4), value(5)),
+            ),
+            (value(3, MATRIX), value(4)),
+            (AliasPair(value(1, MATRIX), value(2, MATRIX), "model.py:7"),),
+        ),
+        "R3: %1 (model.py:3): is written while sin.default (%3) may read it in a later kernel",
+    ),
+    "R4_swapped": (
+        FusionProgram(
+            inputs(X, Y),
+            (op("set", A, Y), op("set", B, X)),
+            (),
+            (AliasPair(X, A, "model.py:7"), AliasPair(Y, B, "model.py:8")),
+        ),
+        "R4: %2 (model.py:7): is the old value of %1, which is written too",
+    ),
+    "R5_cast_there_and_back": (
+        FusionProgram(
+            inputs(X),
+            (op("convert", value(2, HALF), X), op("convert", B, value(2, HALF))),
+            (B,),
+            (),
+        ),
+        "R5: %3 (model.py:0): would be returned as an alias of input %0; make it a `clone`",
+    ),
+    "R5_sum_of_one": (
+        FusionProgram(
+            inputs(value(0, COLUMN)),
+            (Op("sum", (value(0, COLUMN), Constant.of((1,))), (), A, "model.py:2"),),
+            (A,),
+            (),
+        ),
+        "R5: %2 (model.py:0): would be returned as an alias of input %0; make it a `clone`",
+    ),
+    "R6_gaps": (
+        FusionProgram(
+            inputs(value(0, PADDED)),
+            (op("neg.default", value(1, MATRIX), value(0, PADDED)),),
+            (),
+            (AliasPair(value(0, PADDED), value(1, MATRIX), "model.py:7"),),
+        ),
+        "R6: %0 (model.py:7): is written, but is not dense: f32[s1, s0]{0g 1c}",
+    ),
+    "R8_lower_rank": (
+        FusionProgram(
+            inputs(X, value(1, SCALAR)),
+            (op("mul.Tensor", A, X, value(1, SCALAR)),),
+            (),
+            (AliasPair(X, A, "model.py:7"),),
+        ),
+        "R8: %1 (model.py:2): has a lower rank than the result of mul.Tensor, which costs a write another kernel",
+    ),
+    "R9_library_call": (
+        FusionProgram(
+            inputs(value(0, MATRIX), value(1, MATRIX)),
+            (op("mm.default", value(2, MATRIX), value(0, MATRIX), value(0, MATRIX)),),
+            (),
+            (AliasPair(value(1, MATRIX), value(2, MATRIX), "model.py:7"),),
+        ),
+        "R9: %2 (model.py:2): is computed by mm.default, which drops the write; write a `set` of it",
     ),
     "R5_set_of_input": (
         FusionProgram(inputs(X), (op("set", A, X),), (A,), ()),
