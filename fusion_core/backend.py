@@ -20,7 +20,7 @@ from fusion_core.executors.base import Executor, Kernel
 from fusion_core.executors.reference import ReferenceExecutor
 from fusion_core.executors.version import mismatch
 from fusion_core.lowering.build import Lowered, lower
-from fusion_core.lowering.packing import pack
+from fusion_core.lowering.packing import Packed, pack
 from fusion_core.lowering.support import Unsupported, refusal
 from fusion_core.options import Options, parse_options
 from fusion_core.overlap import Pattern, address, overlap_pattern
@@ -203,10 +203,17 @@ def compile_graph(
         lower(s, facts, fresh, bookend=options.bookend) if isinstance(s, Component) else s for s in steps
     ]
     clock.stage("lowering")
+    packed = pack(lowered)
+    used: dict[FusionProgram, None] = {}
+
+    def kernel(program: FusionProgram, device: str) -> Kernel:
+        used[program] = None
+        return kernels.kernel(program, device)
+
     plan = build_plan(
         graph,
-        pack(lowered),
-        kernels.kernel,
+        packed,
+        kernel,
         lambda name: _attribute(captured.module, name),
         guarded=captured.kind != "backward",
     )
@@ -216,7 +223,8 @@ def compile_graph(
     if eager and options.fallback == "error":
         raise FallbackError(f"{eager[0].operator} ({eager[0].line}) would run eager: {eager[0].reason}")
     components = tuple(s for s in lowered if isinstance(s, Lowered))
-    return plan.run, GraphReport(captured.kind, components, eager, tuple(clock.seconds))
+    shared = sum(len(step.members) for step in packed if isinstance(step, Packed))
+    return plan.run, GraphReport(captured.kind, components, eager, tuple(clock.seconds), tuple(used), shared)
 
 
 def _rewritten(

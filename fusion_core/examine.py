@@ -15,12 +15,17 @@ from fusion_core.program.text import text
 
 @dataclass(frozen=True, slots=True)
 class GraphReport:
-    """One compiled graph. `kind` is `inference`, `forward` or `backward`; `seconds` are by stage."""
+    """One compiled graph. `kind` is `inference`, `forward` or `backward`; `seconds` are by stage.
+
+    `kernels` are the programs that were compiled: those of components, and those that run many components at once.
+    """
 
     kind: str
     components: tuple[Lowered, ...]
     eager_steps: tuple[Unsupported, ...]
     seconds: tuple[tuple[str, float], ...]
+    kernels: tuple[FusionProgram, ...] = ()
+    packed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Explanation:
     """What was compiled for a function: everything that `str()` prints, as tuples.
 
     `alias_outputs` are written inputs, `sets` and `refused_aliases` the writes that could not be plain aliases, with
-    their reasons; `seconds` add up by stage. `memory` is None: this version makes no estimate.
+    their reasons; `packed` components share launches with others. `seconds` add up by stage. `memory` is None: this version makes no estimate.
     """
 
     regions: int
@@ -52,6 +57,7 @@ class Explanation:
     eager_steps: tuple[Unsupported, ...]
     graph_breaks: tuple[str, ...]
     kernels: int
+    packed: int
     graphs: int
     executor: str
     seconds: tuple[tuple[str, float], ...]
@@ -93,7 +99,8 @@ def explanation(reports: list[GraphReport], graph_breaks: list[str], executor: s
         refused_aliases=tuple(n for c in components for n in c.refused),
         eager_steps=tuple(s for r in reports for s in r.eager_steps),
         graph_breaks=tuple(graph_breaks),
-        kernels=len(programs),
+        kernels=len({p for r in reports for p in r.kernels}),
+        packed=sum(r.packed for r in reports),
         graphs=len(reports),
         executor=executor,
         seconds=tuple(seconds.items()),
@@ -103,6 +110,7 @@ def explanation(reports: list[GraphReport], graph_breaks: list[str], executor: s
 def _lines(e: Explanation) -> list[str]:
     lines = [
         f"{e.graphs} graphs, {e.regions} regions, {len(e.programs)} distinct programs, executor {e.executor}",
+        f"kernels: {e.kernels}; components that share a launch: {e.packed}",
         f"written inputs: {len(e.alias_outputs)}; fresh outputs: {e.fresh_outputs}",
     ]
     lines += [f"set for {n.target} ({n.line}): {n.reason}" for n in e.sets]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from fusion_core.runtime.steps import (
     RunEager,
     SlotRef,
     flat_view,
+    lifted_view,
     row_major_view,
 )
 
@@ -134,7 +134,7 @@ def _view(
     if value.type.host or missing == 0 or (packed and tensor.dim() == 0):
         return None
     if missing > 0 and tensor.dim() > 0:
-        return operator.itemgetter((None,) * missing)
+        return lifted_view(missing)
     layout = layout_of(tensor)
     return row_major_view if layout is not None and layout.is_row_major else flat_view
 

@@ -51,50 +51,40 @@ class InputSpec:
         return all(size == 1 or real == expected for size, real, expected in dims)
 
 
+# Views for kernels are made of `tensor.data`: a view of the tensor itself would keep it alive.
+
+
 def flat_view(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a dense tensor as one dimension in memory order."""
-    return tensor.as_strided((tensor.numel(),), (1,))
+    return tensor.data.as_strided((tensor.numel(),), (1,))
 
 
 def row_major_view(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a contiguous tensor as one dimension."""
-    return tensor.view(-1)
+    return tensor.data.view(-1)
 
 
-class KeptView:
-    """A view that is made once for as long as the same tensor comes: making it costs more than looking it up.
-
-    It does not keep memory: when the tensor object goes, so does its view.
-    """
-
-    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self._make = make
-        self._tensor: Callable[[], torch.Tensor | None] = lambda: None
-        self._address = 0
-        self._view: torch.Tensor | None = None
-
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the view of `tensor`."""
-        kept = self._view
-        if kept is not None and self._tensor() is tensor and tensor.data_ptr() == self._address:
-            return kept
-        view = self._make(tensor)
-        self._tensor = weakref.ref(tensor, self._drop)
-        self._address, self._view = tensor.data_ptr(), view
-        return view
-
-    def _drop(self, gone: object) -> None:
-        if gone is self._tensor:
-            self._view = None
+def lifted_view(missing: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Returns what puts `missing` dimensions of size 1 before those of a tensor."""
+    index = (None,) * missing
+    return lambda tensor: tensor.data[index]
 
 
 class Inputs:
-    """The inputs of one kernel, bound: what the hot path needs of their specifications."""
+    """The inputs of one kernel, bound: what the hot path needs of their specifications.
+
+    The views that a kernel gets are kept for as long as the same tensors come, since making them costs more than looking.
+    They keep no memory: when one of the tensor objects goes, so do the views.
+    """
 
     def __init__(self, specs: tuple[InputSpec, ...]) -> None:
         self.slots = tuple(spec.slot for spec in specs)
         self._checked = tuple((i, spec) for i, spec in enumerate(specs) if not spec.trusted)
-        self._views = tuple((i, KeptView(spec.view)) for i, spec in enumerate(specs) if spec.view is not None)
+        self._views = tuple((i, spec.view) for i, spec in enumerate(specs) if spec.view is not None)
+        self._identities: list[int] = []
+        self._addresses: list[int] = []
+        self._kept: list[tuple[int, torch.Tensor]] = []
+        self._watched: list[weakref.ref[torch.Tensor]] = []
 
     def tensors(self, slots: Slots) -> list[torch.Tensor] | None:
         """Returns the tensors of the slots; None where one does not lie in memory as expected."""
@@ -108,10 +98,20 @@ class Inputs:
         """Returns the views that the kernel gets."""
         if not self._views:
             return tensors
+        identities = list(map(id, tensors))
+        addresses = [t.data_ptr() for t in tensors]
+        if identities != self._identities or addresses != self._addresses:
+            self._kept = [(position, view(tensors[position])) for position, view in self._views]
+            self._watched = [weakref.ref(t, self._forget) for t in tensors]
+            self._identities, self._addresses = identities, addresses
         given = tensors.copy()
-        for position, view in self._views:
-            given[position] = view.of(tensors[position])
+        for position, kept in self._kept:
+            given[position] = kept
         return given
+
+    def _forget(self, gone: weakref.ref[torch.Tensor]) -> None:
+        if any(gone is watched for watched in self._watched):
+            self._identities, self._kept = [], []
 
 
 @dataclass(frozen=True, slots=True)

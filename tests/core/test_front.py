@@ -123,3 +123,25 @@ def test_training_reports_forward_and_backward():
     e = explain(lambda x, w: (x * w).sin().sum(), ramp(3), w)
     assert e.graphs >= 1
     assert w.grad is None
+
+
+def test_compiled_code_keeps_no_memory_of_its_inputs():
+    """Kernels get views that are kept between calls, but not beyond the tensors that they show."""
+    import gc
+    import weakref
+
+    compiled = fusion_core.compile(lambda x, y: x.add_(y * 2))
+    x, y = ramp(3, 4), ramp(3, 4)
+    for _ in range(3):
+        compiled(x, y)
+    gone = weakref.ref(y), weakref.ref(y.untyped_storage())
+    del y
+    gc.collect()
+    assert [r() for r in gone] == [None, None]
+    other = ramp(3, 4)
+    before = x.clone()
+    compiled(x, other)
+    assert torch.equal(x, before + other * 2)
+    x.data = torch.zeros(3, 4)  # the same object over other memory
+    compiled(x, other)
+    assert torch.equal(x, other * 2)
