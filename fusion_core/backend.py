@@ -16,9 +16,8 @@ from fusion_core.components import Component
 from fusion_core.errors import FallbackError, OptionError
 from fusion_core.examine import GraphReport
 from fusion_core.executors import nvfuser
-from fusion_core.executors.base import Executor, Kernel
-from fusion_core.executors.reference import ReferenceExecutor
-from fusion_core.executors.version import mismatch
+from fusion_core.executors.base import Kernel
+from fusion_core.kernels import KernelCache
 from fusion_core.lowering.build import Lowered, lower
 from fusion_core.lowering.packing import Packed, pack
 from fusion_core.lowering.support import Unsupported, refusal
@@ -34,8 +33,6 @@ from fusion_core.passes.reinplace import reinplace
 from fusion_core.passes.snapshot import snapshot_outputs
 from fusion_core.passes.split_moments import split_moments
 from fusion_core.program.ir import FusionProgram
-from fusion_core.program.verify import verify
-from fusion_core.runtime.failures import GuardedKernel
 from fusion_core.runtime.plan import build_plan
 
 Record = Callable[[GraphReport], None]
@@ -142,42 +139,6 @@ def _geometry_key(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         (a.shape, a.stride() if a.layout is strided else a.layout) if isinstance(a, Tensor) else a
         for a in arguments
     )
-
-
-class KernelCache:
-    """Compiles each distinct program once."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self._kernels: dict[tuple[FusionProgram, str], Kernel] = {}
-
-    def kernel(self, program: FusionProgram, device: str) -> Kernel:
-        """Returns the kernel of a program, proved to obey the write rules before the executor sees it."""
-        executor = choose_executor(self._options.executor, device)
-        key = (program, executor.name)
-        if key not in self._kernels:
-            if self._options.verify:
-                verify(program)
-            strict = self._options.fallback == "error"
-            self._kernels[key] = GuardedKernel(program, partial(executor.compile, program), strict=strict)
-        return self._kernels[key]
-
-
-def describe_executor(wanted: str) -> str:
-    """Returns which executor CUDA tensors get, and what there is to know about it."""
-    if wanted == "reference":
-        return "reference"
-    reason = nvfuser.unavailable()
-    if reason:
-        return f"reference (nvFuser is not used: {reason})"
-    return " ".join(filter(None, [f"nvfuser {nvfuser.version()} on CUDA, reference elsewhere.", mismatch()]))
-
-
-def choose_executor(wanted: str, device: str) -> Executor:
-    """Returns nvFuser for CUDA tensors where it is usable and wanted, else the reference executor."""
-    if wanted != "reference" and device == "cuda" and not nvfuser.unavailable():
-        return nvfuser.NvFuserExecutor()
-    return ReferenceExecutor()
 
 
 def compile_graph(

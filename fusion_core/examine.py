@@ -45,7 +45,8 @@ class Explanation:
     """What was compiled for a function: everything that `str()` prints, as tuples.
 
     `alias_outputs` are written inputs, `sets` and `refused_aliases` the writes that could not be plain aliases, with
-    their reasons; `packed` components share launches with others. `seconds` add up by stage. `memory` is None: this version makes no estimate.
+    their reasons; `packed` components share launches with others. `seconds` add up by stage. `memory` is None: this
+    version makes no estimate.
     """
 
     regions: int

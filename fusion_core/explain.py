@@ -12,9 +12,10 @@ import torch
 from torch.fx import GraphModule
 
 from fusion_core import reach
-from fusion_core.backend import CompiledGraph, describe_executor
+from fusion_core.backend import CompiledGraph
 from fusion_core.capture import collected_graph_breaks, reset_compiler
 from fusion_core.examine import Explanation, GraphReport, explanation
+from fusion_core.kernels import describe_executor
 from fusion_core.options import Options, parse_options
 from fusion_core.overlap import bytes_of, geometry
 

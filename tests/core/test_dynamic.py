@@ -6,7 +6,7 @@ from equal import assert_equal, ramp
 from torch._dynamo.utils import counters
 
 import fusion_core
-import fusion_core.backend
+import fusion_core.kernels
 
 
 def update(x, y):
@@ -22,13 +22,13 @@ def norm(x, w):
 def compiled_programs(monkeypatch):
     """Collects every program that is given to an executor."""
     seen = []
-    kernel = fusion_core.backend.KernelCache.kernel
+    kernel = fusion_core.kernels.KernelCache.kernel
 
     def recording(self, program, device):
         seen.append(program)
         return kernel(self, program, device)
 
-    monkeypatch.setattr(fusion_core.backend.KernelCache, "kernel", recording)
+    monkeypatch.setattr(fusion_core.kernels.KernelCache, "kernel", recording)
     return seen
 
 

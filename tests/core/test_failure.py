@@ -8,7 +8,7 @@ import torch
 from equal import ramp
 
 import fusion_core
-import fusion_core.backend
+import fusion_core.kernels
 from fusion_core.errors import FallbackError, KernelError
 from fusion_core.executors import nvfuser
 from fusion_core.executors.reference import ReferenceExecutor
@@ -48,7 +48,7 @@ def update(x, y):
 
 @pytest.fixture(params=[FailsToCompile, FailsToRun], ids=["compile", "run"])
 def failing(request, monkeypatch):
-    monkeypatch.setattr(fusion_core.backend, "choose_executor", lambda wanted, device: request.param())
+    monkeypatch.setattr(fusion_core.kernels, "choose_executor", lambda wanted, device: request.param())
 
 
 def test_region_runs_eager_with_one_warning_and_a_repro(failing):
@@ -81,7 +81,7 @@ def test_fallback_error_raises_and_leaves_the_inputs(failing):
 
 
 def test_out_of_memory_is_raised_as_such(monkeypatch):
-    monkeypatch.setattr(fusion_core.backend, "choose_executor", lambda wanted, device: OutOfMemory())
+    monkeypatch.setattr(fusion_core.kernels, "choose_executor", lambda wanted, device: OutOfMemory())
     torch._dynamo.reset()
     x = ramp(3)
     with pytest.raises(torch.OutOfMemoryError):
@@ -100,4 +100,4 @@ def test_nvfuser_that_is_missing_is_told():
 
 
 def test_tensors_on_the_host_are_computed_by_the_reference_executor():
-    assert isinstance(fusion_core.backend.choose_executor("auto", "cpu"), ReferenceExecutor)
+    assert isinstance(fusion_core.kernels.choose_executor("auto", "cpu"), ReferenceExecutor)
