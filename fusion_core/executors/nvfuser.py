@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -55,7 +55,13 @@ class NvFuserExecutor:
 
     def compile(self, program: FusionProgram) -> Kernel:
         """Returns the kernel of `program`; raises KernelError where nvFuser refuses the definition."""
-        return _NvFuserKernel(load(), program)
+        return _kernel(program)
+
+
+@cache
+def _kernel(program: FusionProgram) -> _NvFuserKernel:
+    """One kernel a program in the whole process: graphs share it, and a captured CUDA graph may outlive its compiler."""
+    return _NvFuserKernel(load(), program)
 
 
 class _NvFuserKernel:

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from fusion_core.passes.copying import copy_graph
-
 aten = torch.ops.aten
 
 # Per-tensor twin of each list operator, by name and overload; lists among the arguments are taken apart by position.
@@ -81,14 +79,23 @@ _VALUE_KEYWORD = frozenset({aten.addcmul.default, aten.addcdiv.default})
 
 def expand_foreach(graph: Graph) -> Graph:
     """Returns `graph` with every known list operator expanded whose results are taken out one by one."""
-    if not any(_qualified(node) in _TWINS for node in graph.nodes):
+    lists = {node: _TWINS[_qualified(node)] for node in graph.nodes if _is_expandable(node)}
+    if not lists:
         return graph
-    copied, _ = copy_graph(graph)
-    for node in list(copied.nodes):
-        twin = _TWINS.get(_qualified(node))
-        if twin is not None and node.users and all(u.target is operator.getitem for u in node.users):
-            _expand(copied, node, twin)
+    copied = Graph()
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        source = node.args[0] if node.target is operator.getitem else None
+        if isinstance(source, Node) and source in lists:
+            new[node] = _single(copied, node, source, lists[source], new)
+        elif node not in lists:
+            new[node] = copied.node_copy(node, new.__getitem__)
     return copied
+
+
+def _is_expandable(node: Node) -> bool:
+    taken = node.users and all(u.target is operator.getitem for u in node.users)
+    return bool(taken) and _qualified(node) in _TWINS
 
 
 def _qualified(node: Node) -> str:
@@ -100,20 +107,18 @@ def _qualified(node: Node) -> str:
     )
 
 
-def _expand(graph: Graph, node: Node, twin: Any) -> None:
-    for taken in list(node.users):
-        position = int(taken.args[1])  # type: ignore[arg-type]
-        arguments = [_element(a, position) for a in node.args]
-        keywords = {name: _element(a, position) for name, a in node.kwargs.items()}
-        if twin in _VALUE_KEYWORD and len(arguments) == 4:
-            keywords["value"] = arguments.pop()
-        with graph.inserting_before(taken):
-            single = graph.call_function(twin, tuple(arguments), keywords)
-        single.meta = {**taken.meta, "stack_trace": node.meta.get("stack_trace")}
-        taken.replace_all_uses_with(single)
-        graph.erase_node(taken)
-    graph.erase_node(node)
+def _single(graph: Graph, taken: Node, node: Node, twin: Any, new: dict[Node, Node]) -> Node:
+    """Adds the operator that computes one element of a list operator's result."""
+    position = int(taken.args[1])  # type: ignore[arg-type]
+    arguments = [_element(a, position, new) for a in node.args]
+    keywords = {name: _element(a, position, new) for name, a in node.kwargs.items()}
+    if twin in _VALUE_KEYWORD and len(arguments) == 4:
+        keywords["value"] = arguments.pop()
+    single = graph.call_function(twin, tuple(arguments), keywords)
+    single.meta = {**taken.meta, "stack_trace": node.meta.get("stack_trace")}
+    return single
 
 
-def _element(argument: Any, position: int) -> Any:
-    return argument[position] if isinstance(argument, (list, tuple)) else argument
+def _element(argument: Any, position: int, new: dict[Node, Node]) -> Any:
+    value = argument[position] if isinstance(argument, (list, tuple)) else argument
+    return new[value] if isinstance(value, Node) else value
