@@ -12,6 +12,10 @@ from fusion_core.lowering.rows import ROWS, aten
 from fusion_core.lowering.types import fake
 
 
+# Operators that choose between operands: the condition stays what it is, and values are cast to the result.
+_CHOOSING = (aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+
+
 def reduced_dims(node: Node) -> tuple[int, ...]:
     """Returns the dimensions that a reduction removes, ascending; none given means all."""
     rank = fake(_operand(node)).dim()
@@ -64,7 +68,7 @@ def common_dtype(node: Node) -> torch.dtype | None:
     Given to a program as a tensor with dimensions, such an operand would take part in type promotion.
     """
     tensors = [t for t in map(tensor_of, node.all_input_nodes) if t is not None]
-    if all(t.dtype == tensors[0].dtype for t in tensors) or node.target is aten.where.self:
+    if all(t.dtype == tensors[0].dtype for t in tensors) or node.target in _CHOOSING:
         return None
     scalars = [a for a in node.args if isinstance(a, (bool, int, float, complex))]
     dtype: torch.dtype | None = None

@@ -115,6 +115,7 @@ MOVES = {
     "full_like": lambda x: torch.addcmul(x, x, torch.full_like(x, 3.0)),
     "where_numbers": lambda x: torch.where(x > 0, 1.0, -1.0) * x,
     "zero_dim_of_other_dtype": lambda x: x * x.sum(dtype=torch.float64) + 1,
+    "mask_without_dimensions": lambda x: x.sum().masked_fill(x.sum() > 0, 2.0) + x,
     "rank_1_bias": lambda x: x + x[0, 0] * 2,
     "view_of_result": lambda x: (x * 2, (x * 2).view(6, 4)),
     "clone": lambda x: (x.clone(), x + 1),
