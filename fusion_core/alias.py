@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,11 +30,15 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class AliasFacts:
-    """`storage` maps tensor nodes to their class; `before` maps a node to those that must run before it."""
+    """`storage` maps tensor nodes to their class; `before` maps a node to those that must run before it.
+
+    `writes` counts the writes of each class.
+    """
 
     storage: dict[Node, StorageClass]
     effects: dict[Node, Effects]
     before: dict[Node, tuple[Node, ...]]
+    writes: dict[StorageClass, int]
 
     def written_inputs(self) -> dict[StorageClass, Node]:
         """Returns the writing node of each class that an operator writes; the last one where there are several."""
@@ -44,7 +49,8 @@ def analyze(graph: torch.fx.Graph) -> AliasFacts:
     """Returns the facts of `graph`, whose nodes are an imperative program in their order."""
     storage = _storage_classes(graph)
     effects = {node: _effects(node, storage) for node in graph.nodes}
-    return AliasFacts(storage, effects, _order_edges(graph, effects))
+    writes = Counter(cls for mine in effects.values() for cls in mine.writes)
+    return AliasFacts(storage, effects, _order_edges(graph, effects), writes)
 
 
 def tensor_of(node: Node) -> torch.Tensor | None:

@@ -35,11 +35,13 @@ def _read(target: torch._ops.OpOverload) -> Signature:
     schema = target._schema
     infos = [(i, a.name, a.alias_info) for i, a in enumerate(schema.arguments) if a.alias_info is not None]
     shared = [r.alias_info for r in schema.returns if r.alias_info is not None]
-    returned = {name for info in shared for name in info.before_set}
+    returned = {name for info in shared for name in info.before_set} | {
+        "*"
+    }  # `Tensor(a -> *)`: some part of it
     written = tuple((i, name) for i, name, info in infos if info.is_write)
     return Signature(
         written=written,
-        aliased=tuple((i, name) for i, name, info in infos if info.before_set & returned),
+        aliased=tuple((i, name) for i, name, info in infos if (info.before_set | info.after_set) & returned),
         is_view=any(not info.is_write for info in shared) and not written,
         is_random=torch.Tag.nondeterministic_seeded in target.tags,
         is_silent=not schema.returns,

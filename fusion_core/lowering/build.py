@@ -93,7 +93,7 @@ class _Lowering:
         for copy in self._component.writes:
             self._read(_target(copy))
         accepted, deferred = self._decide_writes()
-        alike = [c for c in accepted if same_layout(fake(_target(c)), fake(_source(c)))]
+        alike = [c for c in accepted if self._stays_readable(c)]
         outputs = self._output_nodes({_source(c) for c in alike}, {_source(c) for c in deferred})
         leaving = self._outputs(outputs)
         pairs = tuple(self._alias(copy, leaving, accepted) for copy in accepted)
@@ -200,6 +200,13 @@ class _Lowering:
                 self._refused.append(Note(_target(copy).name, reason, source_line(_source(copy))))
             (deferred if reason else accepted).append(copy)
         return accepted, deferred
+
+    def _stays_readable(self, copy: Node) -> bool:
+        """True if the source can be read in its target from now on: they look alike, and nothing else is written there."""
+        target, source = _target(copy), _source(copy)
+        return (
+            same_layout(fake(target), fake(source)) and self._facts.writes[self._facts.storage[target]] == 1
+        )
 
     def _refusal(self, copy: Node) -> str:
         """Rule 3: why the write cannot be an alias; it becomes a fresh output that is copied after the launch."""

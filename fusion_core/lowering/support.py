@@ -133,7 +133,10 @@ def _move_reason(node: Node) -> str:
     extra = [k for k, v in node.kwargs.items() if v and k not in allowed]
     if extra:
         return f"argument {extra[0]}"
-    operand = fake(node.args[ROWS[node.target].operand])  # type: ignore[arg-type]
+    source = node.args[ROWS[node.target].operand]
+    if not isinstance(source, Node):
+        return "a copy of a number"
+    operand = fake(source)
     if list(map(str, fake(node).shape)) != list(map(str, operand.shape)):
         return "a copy that broadcasts"
     return "a copy to another device" if operand.device != fake(node).device else ""

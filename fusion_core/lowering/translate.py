@@ -11,7 +11,6 @@ from fusion_core.alias import tensor_of
 from fusion_core.lowering.rows import ROWS, aten
 from fusion_core.lowering.types import fake
 
-
 # Operators that choose between operands: the condition stays what it is, and values are cast to the result.
 _CHOOSING = (aten.where.self, aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 

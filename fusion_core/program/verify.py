@@ -64,7 +64,7 @@ def unordered_reader(program_ops: tuple[Op, ...], target: Value, source: Value) 
     needed = ancestors(program_ops, source)
     dependent = {target}
     for op in program_ops:
-        if any(operand in dependent for operand in op.operands()) and op.result != source:
+        if any(operand in dependent for operand in op.operands()):
             if op.result not in needed:
                 return op
             dependent.add(op.result)

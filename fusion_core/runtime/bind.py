@@ -133,7 +133,7 @@ def _view(
     missing = len(value.type.shape) - tensor.dim()
     if value.type.host or missing == 0 or (packed and tensor.dim() == 0):
         return None
-    if missing > 0 and tensor.dim() > 0:
+    if missing > 0 and (tensor.dim() > 0 or missing > 1):
         return lifted_view(missing)
     layout = layout_of(tensor)
     return row_major_view if layout is not None and layout.is_row_major else flat_view

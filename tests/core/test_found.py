@@ -1,0 +1,49 @@
+"""Programs that random search found: each was wrong or refused once."""
+
+import pytest
+import torch
+from equal import assert_equal, ramp
+
+
+def number_copied(x):
+    x.copy_(2)
+
+
+def whole_then_part_read_between(x):
+    x.add_(1)
+    kept = x.sigmoid()
+    x.scatter_(0, torch.zeros_like(x, dtype=torch.int64), 0.5)
+    return kept
+
+
+def scalar_of_higher_rank(x):
+    x += x.sum().unsqueeze(0)
+
+
+def write_through_chunk(x):
+    x[0] = 1
+    x.chunk(2)[0].mul_(2)
+
+
+def reduced_beside_write(x, y):
+    x.add_(y.amax(0))
+    kept = x.sigmoid()
+    x.scatter_(0, torch.zeros_like(x, dtype=torch.int64), 0.5)
+    kept[torch.tensor([0, 0])] += y.amax(0)
+    return kept
+
+
+PROGRAMS = {
+    "number_copied": (number_copied, lambda: (ramp(3),)),
+    "whole_then_part": (whole_then_part_read_between, lambda: (ramp(3),)),
+    "scalar_of_higher_rank": (scalar_of_higher_rank, lambda: (ramp(4, 1),)),
+    "chunk": (write_through_chunk, lambda: (ramp(12) - 5,)),
+    "reduced_beside_write": (reduced_beside_write, lambda: (ramp(1) + 6, ramp(1))),
+}
+
+
+@pytest.mark.parametrize("bookend", [False, True], ids=["inside", "bookend"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_equals_eager(name, bookend):
+    function, make = PROGRAMS[name]
+    assert_equal(function, make, options={"bookend": bookend})
