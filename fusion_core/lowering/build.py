@@ -93,9 +93,12 @@ class _Lowering:
         for copy in self._component.writes:
             self._read(_target(copy))
         accepted, deferred = self._decide_writes()
+        while late := self._too_late(accepted, deferred):
+            self._refused += [Note(_target(c).name, "a clone of the old value is read", "") for c in late]
+            accepted, deferred = [c for c in accepted if c not in late], [*deferred, *late]
         alike = [c for c in accepted if self._stays_readable(c)]
-        outputs = self._output_nodes({_source(c) for c in alike}, {_source(c) for c in deferred})
-        leaving = self._outputs(outputs)
+        outputs = self._leaving_nodes(accepted, deferred)
+        leaving = self._outputs(outputs, accepted)
         pairs = tuple(self._alias(copy, leaving, accepted) for copy in accepted)
         forwarded = tuple((_source(c), _target(c)) for c in alike if _source(c) not in outputs)
         program = FusionProgram(tuple(self._inputs.values()), tuple(self._ops), leaving, self._unique(pairs))
@@ -201,6 +204,17 @@ class _Lowering:
             (deferred if reason else accepted).append(copy)
         return accepted, deferred
 
+    def _too_late(self, accepted: list[Node], deferred: list[Node]) -> list[Node]:
+        """Returns writes that could come before a clone, which an output needs, has read the old value."""
+        before = (len(self._ops), self._count, len(self._sets))
+        leaving = self._outputs(self._leaving_nodes(accepted, deferred), accepted)
+        pairs = [self._alias(copy, leaving, accepted) for copy in accepted]
+        ops = tuple(self._ops)
+        late = [c for c, p in zip(accepted, pairs, strict=True) if unordered_reader(ops, p.target, p.source)]
+        del self._ops[before[0] :], self._sets[before[2] :]
+        self._count = before[1]
+        return late
+
     def _stays_readable(self, copy: Node) -> bool:
         """True if the source can be read in its target from now on: they look alike, and nothing else is written there."""
         target, source = _target(copy), _source(copy)
@@ -234,6 +248,10 @@ class _Lowering:
             return "the source is the old value of another written input"
         return ""
 
+    def _leaving_nodes(self, accepted: list[Node], deferred: list[Node]) -> tuple[Node, ...]:
+        held = {_source(c) for c in accepted if self._stays_readable(c)}
+        return self._output_nodes(held, {_source(c) for c in deferred})
+
     def _output_nodes(self, held: set[Node], copied: set[Node]) -> tuple[Node, ...]:
         """Nodes that leave as memory of their own: read outside, and not readable in a written input instead.
 
@@ -247,14 +265,16 @@ class _Lowering:
                 names.append(node)
         return tuple(names)
 
-    def _outputs(self, nodes: tuple[Node, ...]) -> tuple[Value, ...]:
+    def _outputs(self, nodes: tuple[Node, ...], accepted: list[Node]) -> tuple[Value, ...]:
         """Gives each output memory of its own: what may share an input's or another output's is cloned."""
         taken = {i.value for i in self._inputs.values()}
+        written = {self._values[_source(c)] for c in accepted}
         leaving: list[Value] = []
         for node in nodes:
             value, kind = self._values[node], self._type(node)
             producers = {op.result: op for op in self._ops}
-            shares = not taken.isdisjoint(memory_chain(producers, value))
+            chain = memory_chain(producers, value)
+            shares = not taken.isdisjoint(chain) or not written.isdisjoint(chain[1:])
             if shares or value.type.layout != kind.layout:
                 value = self._emit("clone", (value,), kind, source_line(node))
             leaving.append(value)

@@ -33,7 +33,28 @@ def reduced_beside_write(x, y):
     return kept
 
 
+def softmax_of_one(x):
+    soft = x.softmax(0)
+    x[0:1] = soft
+    x.select(0, 0).add_(x[0])
+    return (soft,)
+
+
+def largest_of_one(x, y):
+    x.sub_(-1)
+    return (x.amax(1, keepdim=True),)
+
+
+def saved_and_overwritten(x, y, z):
+    y[:] = x
+    x.view(-1).fill_(2)
+    x.div_(3)
+
+
 PROGRAMS = {
+    "saved_and_overwritten": (saved_and_overwritten, lambda: (ramp(12), ramp(12), ramp(12).requires_grad_())),
+    "softmax_of_one": (softmax_of_one, lambda: (ramp(1),)),
+    "largest_of_one": (largest_of_one, lambda: (ramp(4, 1), ramp(4))),
     "number_copied": (number_copied, lambda: (ramp(3),)),
     "whole_then_part": (whole_then_part_read_between, lambda: (ramp(3),)),
     "scalar_of_higher_rank": (scalar_of_higher_rank, lambda: (ramp(4, 1),)),
