@@ -94,7 +94,8 @@ class _Lowering:
             self._read(_target(copy))
         accepted, deferred = self._decide_writes()
         while late := self._too_late(accepted, deferred):
-            self._refused += [Note(_target(c).name, "a clone of the old value is read", "") for c in late]
+            reason = "an output is a clone of the old value, made in another kernel"
+            self._refused += [Note(_target(c).name, reason, source_line(_source(c))) for c in late]
             accepted, deferred = [c for c in accepted if c not in late], [*deferred, *late]
         alike = [c for c in accepted if self._stays_readable(c)]
         outputs = self._leaving_nodes(accepted, deferred)
