@@ -73,6 +73,8 @@ def source_line(node: Node) -> str:
 
 def _reason(node: Node) -> str:
     row = ROWS.get(node.target)
+    if node.target is torch.ops.aten.copy_.default:
+        return "a write into a view, or one that waits for readers of the old value"
     if row is None:
         return "no lowering rule for this operator"
     result = tensor_of(node)
