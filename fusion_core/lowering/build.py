@@ -52,6 +52,11 @@ class Lowered:
     form: Form
     device: str
 
+    def operands(self) -> set[Node]:
+        """Returns what the program or, in its place, the eager operators of its nodes read from outside."""
+        inside = set(self.nodes)
+        return {n for node in self.nodes for n in node.all_input_nodes if n not in inside} | set(self.inputs)
+
 
 def lower(
     component: Component, facts: AliasFacts, fresh: frozenset[int | str], *, bookend: bool = False

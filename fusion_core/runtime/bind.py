@@ -42,6 +42,7 @@ def bind_launch(lowered: Lowered, slot: Slot, kernel: Kernel, trusted: frozenset
                 for node, given in zip(lowered.inputs, lowered.program.inputs, strict=True)
             )
         ),
+        reads=tuple(slot[n] for n in lowered.operands()),
         eager=_eager_steps(lowered, slot),
         outputs=tuple(_output_spec(node, lowered, slot) for node in lowered.outputs),
         forwarded=tuple((slot[value], slot[target]) for value, target in lowered.forwarded),
@@ -78,6 +79,7 @@ def bind_packed(
         wide=frozenset(i for i, value in enumerate(values) if value.type.shape == ("s0",)),
         targets=tuple(values.index(pair.target) for pair in first.program.aliases),
         sizes=list(packed.sizes),
+        reads=tuple(slot[n] for m in packed.members for n in m.operands()),
         eager=tuple(step for m in packed.members for step in _eager_steps(m, slot)),
         forwarded=forwarded,
     )

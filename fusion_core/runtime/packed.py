@@ -19,6 +19,7 @@ class PackedLaunch:
 
     `inputs` has, for each input of the program, the tensors of all members; those at `shared` have a single one. `wide`
     inputs have as many elements as the member has (`sizes`), the others one each. `targets` are the written inputs.
+    `reads` are the slots that the kernel or the eager steps need.
     """
 
     kernel: Kernel
@@ -27,6 +28,7 @@ class PackedLaunch:
     wide: frozenset[int]
     targets: tuple[int, ...]
     sizes: list[int]
+    reads: tuple[int, ...]
     eager: tuple[RunEager | CopyBack, ...]
     forwarded: tuple[tuple[int, int], ...]
     _member_of_element: list[torch.Tensor] = field(default_factory=list)

@@ -89,9 +89,9 @@ def _read_steps(graph: Graph, steps: list[Lowered | Packed | Node]) -> list[Lowe
     kept: list[Lowered | Packed | Node] = []
     for step in reversed(steps):
         if isinstance(step, Packed):
-            read.update(n for m in step.members for n in m.inputs)
+            read.update(n for m in step.members for n in m.operands())
         elif isinstance(step, Lowered):
-            read.update(step.inputs)
+            read.update(step.operands())
         elif is_free(step) and step not in read:
             continue
         else:
@@ -156,11 +156,11 @@ def _with_frees(steps: list[AnyStep], kept: set[int]) -> Iterator[AnyStep]:
 
 def _touched(step: AnyStep) -> Iterator[int]:
     if isinstance(step, Launch):
-        yield from step.inputs.slots
+        yield from step.reads
         yield from (o.slot for o in step.outputs)
         yield from (index for pair in step.forwarded for index in pair)
     elif isinstance(step, PackedLaunch):
-        yield from (index for inputs in step.inputs for index in inputs.slots)
+        yield from step.reads
         yield from (index for pair in step.forwarded for index in pair)
     elif isinstance(step, ListLaunch):
         yield from step.slots

@@ -159,7 +159,7 @@ class CopyBack:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Runs a kernel.
+    """Runs a kernel. `reads` are the slots that the kernel or the eager steps need.
 
     Torch's fake tensors foretell the strides of some operators wrongly; where they did, or where the kernel fails, the
     `eager` steps run instead, which give every value eager's layout.
@@ -167,6 +167,7 @@ class Launch:
 
     kernel: Kernel
     inputs: Inputs
+    reads: tuple[int, ...]
     eager: tuple[RunEager | CopyBack, ...]
     outputs: tuple[OutputSpec, ...]
     forwarded: tuple[tuple[int, int], ...]

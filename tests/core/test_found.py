@@ -51,7 +51,16 @@ def saved_and_overwritten(x, y, z):
     x.div_(3)
 
 
+def foretold_layout_before_copy(x, w):
+    """The layout of `logsigmoid` is not the one that torch foretells, so the region after it runs eager."""
+    y = torch.nn.functional.logsigmoid(x.t())
+    d = (w @ w)[1:]
+    d.copy_(y[1:] * 2)
+    return d + 1
+
+
 PROGRAMS = {
+    "foretold_layout": (foretold_layout_before_copy, lambda: (ramp(4, 4), ramp(4, 4).double())),
     "saved_and_overwritten": (saved_and_overwritten, lambda: (ramp(12), ramp(12), ramp(12).requires_grad_())),
     "softmax_of_one": (softmax_of_one, lambda: (ramp(1),)),
     "largest_of_one": (largest_of_one, lambda: (ramp(4, 1), ramp(4))),
