@@ -163,8 +163,10 @@ class Definition:
         return self._cast(self._as_tensor(self._env[value], value.type), value.type.dtype).handle
 
     def _output(self, value: Value) -> Any:
+        """Fixes the order of dimensions, which nvFuser would take from an input whose layout differs."""
         handle, order = self._tensor(value), value.type.order
-        if order == tuple(range(len(order))):
+        orders = {order, *(i.value.type.order for i in self._program.inputs)}
+        if all(o == tuple(range(len(o))) for o in orders):
             return handle
         return self._ops.stride_order(handle, stride_order(order))
 

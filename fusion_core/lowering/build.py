@@ -66,7 +66,7 @@ def lower(
     With `bookend`, views of the component's inputs are left to the host. Without it they are part of the program, except
     where the rest is pointwise: then there is nothing that a view inside could be fused with.
     """
-    peeled = bookend or all(ROWS[n.target].kind not in ("view", "alias", "reduce") for n in component.nodes)
+    peeled = bookend or all(ROWS[n.target].kind not in ("view", "reduce") for n in component.nodes)
     nodes = component.nodes if peeled else (*component.leading, *component.nodes)
     return _Lowering(component, nodes, facts, fresh).lower()
 
@@ -152,7 +152,7 @@ class _Lowering:
             value: Any = node.args[row.operand]
             return self._emit("full", (Constant.of(value),), self._type(node), source_line(node))
         if row.kind == "positions":
-            return self._emit("iota", (), self._type(node), source_line(node))
+            return self._positions(node)
         operand = self._read(node.args[row.operand])  # type: ignore[arg-type]
         kind, line = self._type(node), source_line(node)
         if row.kind == "alias":
@@ -174,6 +174,14 @@ class _Lowering:
         if (operand.type.dtype, operand.type.shape) == (kind.dtype, kind.shape) and not operand.type.host:
             return operand  # the same value; where it leaves decides whether it needs memory of its own
         return self._emit("convert", (operand,), kind, line)
+
+    def _positions(self, node: Node) -> Value:
+        kind, line = self._type(node), source_line(node)
+        missing = len(kind.shape) - 1
+        value = self._emit("iota", (), TensorType(kind.dtype, kind.shape[-1:]), line)
+        if missing == 0:
+            return value
+        return self._emit("unsqueeze", (value, Constant.of(tuple(range(missing)))), kind, line)
 
     def _apply(self, node: Node) -> Value:
         line = source_line(node)
@@ -327,13 +335,16 @@ def _source(copy: Node) -> Node:
 
 def _form(component: Component, nodes: tuple[Node, ...]) -> Form:
     rows = [ROWS[n.target] for n in nodes]
-    if any(r.name in ("reshape", "expand", "iota") for r in rows):  # they bring sizes that no input may have
-        return Form(static=True)
-    if any(r.kind in ("view", "alias", "reduce") for r in rows):
-        return Form()
+    static = any(
+        r.name in ("reshape", "expand", "iota") for r in rows
+    )  # they bring sizes that no input may have
+    if any(r.kind in ("view", "reduce") for r in rows):
+        return Form(static=static)
     inside = set(nodes)
     tensors = list(dict.fromkeys(n for node in nodes for n in (*node.all_input_nodes, node)))
     tensors += [_target(c) for c in component.writes]
+    if static:
+        return Form(rank=max(fake(n).dim() for n in tensors), static=True)
     if _can_collapse(component, tensors, inside):
         return Form(collapsed=True)
     return Form(rank=max(fake(n).dim() for n in tensors))

@@ -54,7 +54,7 @@ def _permutation(node: Node, rank: int) -> tuple[int, ...]:
         order: Any = node.args[1]
         return tuple(d % rank for d in order)
     dims = list(range(rank))
-    if node.target is aten.t.default:
+    if node.target is aten.t.default or rank == 0:
         return tuple(reversed(dims))
     first, second = (int(a) % rank for a in node.args[1:3])  # type: ignore[arg-type]
     dims[first], dims[second] = dims[second], dims[first]

@@ -143,12 +143,14 @@ def _view(
 
 def _output_spec(node: Node, lowered: Lowered, slot: Slot) -> OutputSpec:
     tensor = fake(node)
+    layout = layout_of(tensor)
     alike = [i for i, n in enumerate(lowered.inputs) if _sizes(n) == _sizes(node)]
     return OutputSpec(
         slot=slot[node],
         rank=tensor.dim(),
         sizes=static_sizes(tensor),
         strides=static_strides(tensor),
+        order=tuple(range(tensor.dim())) if layout is None else layout.order,
         flat=lowered.form.collapsed,
         like=alike[0] if alike and lowered.form.collapsed else None,
     )

@@ -118,13 +118,15 @@ class Inputs:
 class OutputSpec:
     """Where a kernel's output goes, and its sizes and strides in elements.
 
-    Where they are symbolic, a flat output is laid out as the kernel's input number `like`, any other one as it comes.
+    Where they are symbolic, a flat output is laid out as the kernel's input number `like`, any other one densely, with its
+    dimensions in `order` from the outermost to the innermost.
     """
 
     slot: int
     rank: int
     sizes: tuple[int, ...] | None
     strides: tuple[int, ...] | None
+    order: tuple[int, ...]
     flat: bool = False
     like: int | None = None
 
@@ -207,7 +209,10 @@ def _laid_out(result: torch.Tensor, spec: OutputSpec, like: torch.Tensor | None)
     extra = result.dim() - spec.rank
     if extra:
         result = result.as_strided(result.shape[extra:], result.stride()[extra:])
-    if spec.sizes is None or spec.strides is None or result.stride() == spec.strides:
+    if spec.sizes is None or spec.strides is None:
+        laid_out = torch.empty_permuted(result.shape, spec.order, dtype=result.dtype, device=result.device)
+        return result if laid_out.stride() == result.stride() else laid_out.copy_(result)
+    if result.stride() == spec.strides:
         return result
     dims = zip(spec.sizes, result.stride(), spec.strides, strict=True)
     if all(size == 1 or found == wanted for size, found, wanted in dims):

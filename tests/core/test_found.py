@@ -59,7 +59,24 @@ def foretold_layout_before_copy(x, w):
     return d + 1
 
 
+def scalar_through_detach(x, y):
+    x.detach().sub_(torch.where(y > 0, y, 1))
+
+
+def positions_added(x):
+    x.add_(torch.arange(4))
+
+
+def transposed_scalar(x):
+    y = x - x
+    y.sub_(y.transpose(0, -1).contiguous())
+    return y
+
+
 PROGRAMS = {
+    "scalar_through_detach": (scalar_through_detach, lambda: (ramp(3, 4), torch.tensor(1.0))),
+    "positions_added": (positions_added, lambda: (ramp(3, 4),)),
+    "transposed_scalar": (transposed_scalar, lambda: (torch.tensor(2.0),)),
     "foretold_layout": (foretold_layout_before_copy, lambda: (ramp(4, 4), ramp(4, 4).double())),
     "saved_and_overwritten": (saved_and_overwritten, lambda: (ramp(12), ramp(12), ramp(12).requires_grad_())),
     "softmax_of_one": (softmax_of_one, lambda: (ramp(1),)),
@@ -77,3 +94,11 @@ PROGRAMS = {
 def test_equals_eager(name, bookend):
     function, make = PROGRAMS[name]
     assert_equal(function, make, options={"bookend": bookend})
+
+
+def test_layout_of_a_copy_with_symbolic_sizes():
+    def function(x):
+        turned = x.transpose(0, 1).contiguous()
+        return turned + turned
+
+    assert_equal(function, lambda: (ramp(4, 3),), dynamic=True)
