@@ -1,7 +1,7 @@
 """Pick one element along a dimension by comparing positions, so that picking fuses with what surrounds it.
 
 A cross entropy takes one logit of each row, and its gradient puts one number into each row. As a library call each of them
-would read or write the whole tensor once more. Compared with positions, `gather` is a sum with one term and `scatter` a
+would read or write the whole tensor once more. Compared with positions, `gather` is the largest of one and `scatter` a
 choice between two numbers. Where an index is out of bounds, eager stops the device; here the result is not a number.
 """
 
@@ -66,13 +66,12 @@ def _expand(graph: Graph, node: Node) -> None:
         outside = emit(
             aten.logical_or.default, emit(aten.lt.Scalar, index, 0), emit(aten.ge.Scalar, index, size)
         )
-        alarm = emit(aten.where.self, outside, emit.number(float("nan")), emit.number(0.0))
         if node.target is aten.gather.default:
-            chosen = emit(aten.where.self, here, source, emit.number(0.0))
-            value = emit(aten.sum.dim_IntList, chosen, [dim], True)
+            chosen = emit(aten.where.self, here, source, emit.number(-float("inf")))
+            value = emit(aten.amax.default, chosen, [dim], True)  # unlike a sum, it keeps the sign of zero
         else:
             value = emit(aten.where.self, here, emit.number(node.args[3]), emit.number(0.0))
-        result = emit(aten.add.Tensor, value, alarm)
+        result = emit(aten.where.self, outside, emit.number(float("nan")), value)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
 

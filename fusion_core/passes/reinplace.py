@@ -123,7 +123,6 @@ def _order(
     graph: Graph, chain: Chain, facts: AliasFacts, rebuilt: frozenset[int]
 ) -> list[tuple[Node, Node]] | None:
     """Returns pairs (earlier, later) that the rewrite needs beyond the graph's own order, or None where it is illegal."""
-    position = {node: index for index, node in enumerate(graph.nodes)}
     kept = {v for i, v in enumerate(graph.output_node().args[0]) if i not in rebuilt}  # type: ignore[arg-type]
     edges: list[tuple[Node, Node]] = []
     values = [chain.target] if chain.root is not chain.target else []
@@ -137,11 +136,26 @@ def _order(
                 continue
             if facts.effects[reader].writes:
                 return None
-            if position[reader] > position[following]:
-                edges.append((reader, following))
+            edges.append((reader, following))
+    if any(_is_seen_otherwise(u.value, chain, nexts) for u in chain.updates):
+        return None
     if any(v in kept for u in chain.updates for v in _viewed(u.value)) or chain.root in kept:
         return None
     return edges
+
+
+def _is_seen_otherwise(value: Node, chain: Chain, nexts: list[Node]) -> bool:
+    """True if others read `value` and it lies in memory otherwise than the target, as a scatter's row-major result may."""
+    others = [u for u in value.users if u is not chain.copy and u not in nexts]
+    return bool(others) and not _same_strides(value, chain.target)
+
+
+def _same_strides(a: Node, b: Node) -> bool:
+    first, second = tensor_of(a), tensor_of(b)
+    if first is None or second is None:
+        return False
+    dims = zip(first.shape, first.stride(), second.stride(), strict=True)
+    return all(str(size) == "1" or str(x) == str(y) for size, x, y in dims)
 
 
 def _viewed(value: Node) -> Iterator[Node]:

@@ -122,6 +122,7 @@ def _input_spec(node: Node, value: Value, slot: Slot, *, trusted: bool, packed: 
         layout=layout_of(tensor),
         view=_view(tensor, value, packed=packed),
         trusted=guarded or value.type.host,
+        fixed=strides is not None and static_sizes(tensor) is not None,
     )
 
 

@@ -30,7 +30,8 @@ class InputSpec:
     """Where a kernel's input comes from, what is checked of it, and the view of it that the kernel gets.
 
     `strides` (in elements) or, where sizes are symbolic, `layout` are those that the program was made for; `trusted` inputs
-    were checked before the call. `view` makes the kernel's view, or is None where the kernel gets the tensor itself.
+    were checked before the call; `fixed` ones have the same sizes at every call. `view` makes the kernel's view, or is None
+    where the kernel gets the tensor itself.
     """
 
     slot: int
@@ -38,6 +39,7 @@ class InputSpec:
     layout: Layout | None
     view: Callable[[torch.Tensor], torch.Tensor] | None
     trusted: bool = False
+    fixed: bool = False
 
     def fits(self, tensor: torch.Tensor) -> bool:
         """True if the tensor lies in memory as the program expects."""
@@ -81,6 +83,7 @@ class Inputs:
         self.slots = tuple(spec.slot for spec in specs)
         self._checked = tuple((i, spec) for i, spec in enumerate(specs) if not spec.trusted)
         self._views = tuple((i, spec.view) for i, spec in enumerate(specs) if spec.view is not None)
+        self._keeps = all(spec.fixed for spec in specs if spec.view is not None)
         self._identities: list[int] = []
         self._addresses: list[int] = []
         self._kept: list[tuple[int, torch.Tensor]] = []
@@ -98,6 +101,11 @@ class Inputs:
         """Returns the views that the kernel gets."""
         if not self._views:
             return tensors
+        if not self._keeps:  # the same tensor may come with other sizes
+            given = tensors.copy()
+            for position, view in self._views:
+                given[position] = view(tensors[position])
+            return given
         identities = list(map(id, tensors))
         addresses = [t.data_ptr() for t in tensors]
         if identities != self._identities or addresses != self._addresses:

@@ -73,7 +73,40 @@ def transposed_scalar(x):
     return y
 
 
+def scatter_then_views(x):
+    x.scatter_(2, torch.zeros(2, 3, 1, dtype=torch.int64), 0.5)
+    return x[:, :, ::2].reshape(-1) + 1
+
+
+def column_and_lower_rank(x, y):
+    x[:, 0:1] += y
+
+
+def read_after_partial_write(x, w):
+    x.add_(1)
+    q = w @ w
+    o = x * q + x.sum(0)
+    x[0] = 5
+    return o
+
+
+def masked_scalar(x, s):
+    x.masked_fill_(s > 0, 0.25)
+
+
+def old_value_beside_reduction(x, y):
+    old = x.clone()
+    x.add_(y.sum(0))
+    return old
+
+
 PROGRAMS = {
+    "scatter_then_views": (scatter_then_views, lambda: (ramp(4, 3, 2).transpose(0, 2),)),
+    "column_and_lower_rank": (column_and_lower_rank, lambda: (ramp(4, 1), ramp(1))),
+    "read_after_partial_write": (read_after_partial_write, lambda: (ramp(3, 3), ramp(3, 3))),
+    "masked_scalar": (masked_scalar, lambda: (torch.tensor(3.0), torch.tensor(1.0))),
+    "old_value_beside_reduction": (old_value_beside_reduction, lambda: (ramp(3), ramp(2, 3))),
+    "every_second_times_scalar": (lambda x, s: x * s, lambda: (ramp(3, 8)[:, ::2], torch.tensor(2.0))),
     "scalar_through_detach": (scalar_through_detach, lambda: (ramp(3, 4), torch.tensor(1.0))),
     "positions_added": (positions_added, lambda: (ramp(3, 4),)),
     "transposed_scalar": (transposed_scalar, lambda: (torch.tensor(2.0),)),
@@ -102,3 +135,19 @@ def test_layout_of_a_copy_with_symbolic_sizes():
         return turned + turned
 
     assert_equal(function, lambda: (ramp(4, 3),), dynamic=True)
+
+
+def test_tensor_that_shrinks_between_calls():
+    """The same tensor object at the same address, with fewer elements: nothing beyond them may be written."""
+
+    def drive(f, x):
+        f(x)
+        x.resize_(2, 4)
+        f(x)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x.mul_(2), backend="fusion_core", dynamic=True)
+    x = torch.ones(2, 8)
+    drive(compiled, x)
+    whole = torch.empty(0).set_(x.untyped_storage(), 0, (16,), (1,))
+    assert whole.tolist() == [4.0] * 8 + [2.0] * 8

@@ -51,6 +51,13 @@ def test_cross_entropy_forward_and_backward():
     assert [s.operator for s in e.eager_steps] == []
 
 
+def test_sign_of_zero_is_kept():
+    def invert(x, index):
+        return 1 / x.gather(1, index), 1 / torch.zeros_like(x).scatter(1, index, -0.0)
+
+    assert_equal(invert, lambda: (torch.tensor([[-0.0, 1.0], [2.0, 3.0]]), torch.tensor([[0], [0]])))
+
+
 def test_many_along_the_dimension_stay_a_library_call():
     index = torch.zeros(4, 2, dtype=torch.int64)
     assert [s.operator for s in explain(pick, ramp(4, 5), index).eager_steps] == ["aten.gather.default"]
