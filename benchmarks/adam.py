@@ -99,6 +99,16 @@ def median_ms(step: Step, rounds: int = 30) -> tuple[float, float]:
     return statistics.median(device), statistics.median(host)
 
 
+def write_table(header: list[str], rows: list[list[str]], path: Path | None) -> None:
+    """Prints a markdown table under the machine's versions, and writes it to `path`."""
+    lines = [" | ".join(cells) for cells in (header, ["---"] * len(header), *rows)]
+    device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, nvFuser {installed()}"
+    table = "\n".join([device, "", *(f"| {line} |" for line in lines), ""])
+    print(table)
+    if path:
+        path.write_text(table)
+
+
 def floor_ms(parameters: int) -> float:
     """Returns the time of moving 28 bytes a parameter at the bandwidth of a large copy."""
     source = torch.randn(1 << 28, device="cuda")
@@ -224,12 +234,7 @@ def main() -> None:
         print(json.dumps(asdict(measure(given.one, given.scale[0]))))
         return
     rows = [measured_apart(arm, scale) for scale in given.scale for arm in given.arms]
-    lines = [" | ".join(HEADER), " | ".join("---" for _ in HEADER), *(" | ".join(r.cells()) for r in rows)]
-    device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, nvFuser {installed()}"
-    table = "\n".join([device, "", *(f"| {line} |" for line in lines), ""])
-    print(table)
-    if given.markdown:
-        given.markdown.write_text(table)
+    write_table(HEADER, [r.cells() for r in rows], given.markdown)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from adam import median_ms
-
-from fusion_core.executors.version import installed
+from adam import median_ms, write_table
 
 Function = Callable[..., torch.Tensor]
 
@@ -104,7 +102,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
     header = ["case", "dtype", "direction", *(f"{a} ms" for a in given.arms), "fusion_core / inductor"]
-    lines = [" | ".join(header), " | ".join("---" for _ in header)]
+    rows = []
     for case in CASES:
         for name in given.dtypes:
             times: dict[str, Any] = {}
@@ -114,13 +112,9 @@ def main() -> None:
                 cells = [f"{times[a][index]:.4f}" for a in given.arms]
                 known = "inductor" in times and "fusion_core" in times
                 ratio = f"{times['fusion_core'][index] / times['inductor'][index]:.2f}" if known else "-"
-                lines.append(" | ".join([case.name, name, direction, *cells, ratio]))
-                print(lines[-1], flush=True)
-    device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, nvFuser {installed()}"
-    table = "\n".join([device, "", *(f"| {line} |" for line in lines), ""])
-    print(table)
-    if given.markdown:
-        given.markdown.write_text(table)
+                rows.append([case.name, name, direction, *cells, ratio])
+                print(" | ".join(rows[-1]), flush=True)
+    write_table(header, rows, given.markdown)
 
 
 if __name__ == "__main__":

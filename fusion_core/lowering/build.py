@@ -98,14 +98,11 @@ class _Lowering:
         for copy in self._component.writes:
             self._read(_target(copy))
         accepted, deferred = self._decide_writes()
-        while late := self._too_late(accepted, deferred):
-            reason = "an output is a clone of the old value, made in another kernel"
-            self._refused += [Note(_target(c).name, reason, source_line(_source(c))) for c in late]
+        outputs, leaving, pairs, late = self._leave(accepted, deferred)
+        while late:
             accepted, deferred = [c for c in accepted if c not in late], [*deferred, *late]
+            outputs, leaving, pairs, late = self._leave(accepted, deferred)
         alike = [c for c in accepted if self._stays_readable(c)]
-        outputs = self._leaving_nodes(accepted, deferred)
-        leaving = self._outputs(outputs, accepted)
-        pairs = tuple(self._alias(copy, leaving, accepted) for copy in accepted)
         forwarded = tuple((_source(c), _target(c)) for c in alike if _source(c) not in outputs)
         program = FusionProgram(tuple(self._inputs.values()), tuple(self._ops), leaving, self._unique(pairs))
         return Lowered(
@@ -218,16 +215,26 @@ class _Lowering:
             (deferred if reason else accepted).append(copy)
         return accepted, deferred
 
-    def _too_late(self, accepted: list[Node], deferred: list[Node]) -> list[Node]:
-        """Returns writes that could come before a clone, which an output needs, has read the old value."""
+    def _leave(
+        self, accepted: list[Node], deferred: list[Node]
+    ) -> tuple[tuple[Node, ...], tuple[Value, ...], tuple[AliasPair, ...], list[Node]]:
+        """Returns the nodes that leave, their values, the writes, and those writes that come too early.
+
+        Too early is a write that could come before a clone, which an output needs, has read the old value. Where there is
+        one, what was emitted here is taken back.
+        """
         before = (len(self._ops), self._count, len(self._sets))
-        leaving = self._outputs(self._leaving_nodes(accepted, deferred), accepted)
-        pairs = [self._alias(copy, leaving, accepted) for copy in accepted]
+        outputs = self._output_nodes(accepted, deferred)
+        leaving = self._outputs(outputs, accepted)
+        pairs = tuple(self._alias(copy, leaving, accepted) for copy in accepted)
         ops = tuple(self._ops)
         late = [c for c, p in zip(accepted, pairs, strict=True) if unordered_reader(ops, p.target, p.source)]
-        del self._ops[before[0] :], self._sets[before[2] :]
-        self._count = before[1]
-        return late
+        if late:
+            reason = "an output is a clone of the old value, made in another kernel"
+            self._refused += [Note(_target(c).name, reason, source_line(_source(c))) for c in late]
+            del self._ops[before[0] :], self._sets[before[2] :]
+            self._count = before[1]
+        return outputs, leaving, pairs, late
 
     def _stays_readable(self, copy: Node) -> bool:
         """True if the source can be read in its target from now on: they look alike, and nothing else is written there."""
@@ -262,15 +269,13 @@ class _Lowering:
             return "the source is the old value of another written input"
         return ""
 
-    def _leaving_nodes(self, accepted: list[Node], deferred: list[Node]) -> tuple[Node, ...]:
-        held = {_source(c) for c in accepted if self._stays_readable(c)}
-        return self._output_nodes(held, {_source(c) for c in deferred})
-
-    def _output_nodes(self, held: set[Node], copied: set[Node]) -> tuple[Node, ...]:
+    def _output_nodes(self, accepted: list[Node], deferred: list[Node]) -> tuple[Node, ...]:
         """Nodes that leave as memory of their own: read outside, and not readable in a written input instead.
 
-        `held` can be read in a written input, `copied` are needed for a copy after the region.
+        The sources of deferred writes are needed for a copy after the region.
         """
+        held = {_source(c) for c in accepted if self._stays_readable(c)}
+        copied = {_source(c) for c in deferred}
         names = []
         for node in self._component.nodes:
             outside = node in self._component.leaving

@@ -88,12 +88,12 @@ class ListLaunch:
     """Updates the tensors of all members in place by one list operator: `function(tensors, *numbers)`."""
 
     function: Callable[..., Any]
-    slots: tuple[int, ...]
+    reads: tuple[int, ...]
     numbers: tuple[Any, ...]
     forwarded: tuple[tuple[int, int], ...]
 
     def run(self, slots: Slots) -> None:
         """Updates, and lets the new values be read in the written inputs."""
-        self.function([slots[i] for i in self.slots], *self.numbers)
+        self.function([slots[i] for i in self.reads], *self.numbers)
         for value, target in self.forwarded:
             slots[value] = slots[target]

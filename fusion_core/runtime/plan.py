@@ -155,16 +155,11 @@ def _with_frees(steps: list[AnyStep], kept: set[int]) -> Iterator[AnyStep]:
 
 
 def _touched(step: AnyStep) -> Iterator[int]:
-    if isinstance(step, Launch):
-        yield from step.reads
-        yield from (o.slot for o in step.outputs)
-        yield from (index for pair in step.forwarded for index in pair)
-    elif isinstance(step, PackedLaunch):
+    if isinstance(step, (Launch, PackedLaunch, ListLaunch)):
         yield from step.reads
         yield from (index for pair in step.forwarded for index in pair)
-    elif isinstance(step, ListLaunch):
-        yield from step.slots
-        yield from (index for pair in step.forwarded for index in pair)
+        if isinstance(step, Launch):
+            yield from (o.slot for o in step.outputs)
     elif isinstance(step, RunEager):
         yield from (a.index for a in step.leaves if isinstance(a, SlotRef))
         yield step.output

@@ -83,6 +83,7 @@ class Inputs:
         self.slots = tuple(spec.slot for spec in specs)
         self._checked = tuple((i, spec) for i, spec in enumerate(specs) if not spec.trusted)
         self._views = tuple((i, spec.view) for i, spec in enumerate(specs) if spec.view is not None)
+        # without fixed sizes, the same tensor at the same address may come with others
         self._keeps = all(spec.fixed for spec in specs if spec.view is not None)
         self._identities: list[int] = []
         self._addresses: list[int] = []
@@ -101,21 +102,22 @@ class Inputs:
         """Returns the views that the kernel gets."""
         if not self._views:
             return tensors
-        if not self._keeps:  # the same tensor may come with other sizes
-            given = tensors.copy()
-            for position, view in self._views:
-                given[position] = view(tensors[position])
-            return given
+        given = tensors.copy()
+        for position, view in self._kept_views(tensors) if self._keeps else self._made_views(tensors):
+            given[position] = view
+        return given
+
+    def _made_views(self, tensors: list[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
+        return [(position, view(tensors[position])) for position, view in self._views]
+
+    def _kept_views(self, tensors: list[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
         identities = list(map(id, tensors))
         addresses = [t.data_ptr() for t in tensors]
         if identities != self._identities or addresses != self._addresses:
-            self._kept = [(position, view(tensors[position])) for position, view in self._views]
+            self._kept = self._made_views(tensors)
             self._watched = [weakref.ref(t, self._forget) for t in tensors]
             self._identities, self._addresses = identities, addresses
-        given = tensors.copy()
-        for position, kept in self._kept:
-            given[position] = kept
-        return given
+        return self._kept
 
     def _forget(self, gone: weakref.ref[torch.Tensor]) -> None:
         if any(gone is watched for watched in self._watched):
