@@ -132,7 +132,7 @@ def _order(
         for reader in _readers(value):
             if reader.op == "output" or reader in kept:
                 return None
-            if reader is following or reader is chain.copy or reader in nexts:
+            if reader is following or reader is chain.copy:
                 continue
             if facts.effects[reader].writes:
                 return None
