@@ -22,7 +22,7 @@ from fusion_core.executors.base import Kernel
 from fusion_core.kernels import KernelCache
 from fusion_core.lowering.build import Lowered, lower
 from fusion_core.lowering.packing import Packed, pack
-from fusion_core.lowering.support import Unsupported, refusal
+from fusion_core.lowering.support import WHOLE_GRAPH, Unsupported, refusal
 from fusion_core.options import Options, parse_options
 from fusion_core.overlap import Pattern, address, overlap_pattern
 from fusion_core.partition import COPY_, Kinds, partition
@@ -35,9 +35,11 @@ from fusion_core.passes.reinplace import reinplace
 from fusion_core.passes.snapshot import snapshot_outputs
 from fusion_core.passes.split_moments import split_moments
 from fusion_core.program.ir import FusionProgram
-from fusion_core.runtime.plan import build_plan
+from fusion_core.runtime.plan import Plan, build_plan
 
 Record = Callable[[GraphReport], None]
+Run = Callable[[list[Any]], Any]
+Watch = Callable[[Captured, Graph, Plan], Run]
 
 
 def fusion_core(
@@ -65,11 +67,17 @@ class CompiledGraph:
     """
 
     def __init__(
-        self, module: GraphModule, example_inputs: list[Any], options: Options, record: Record | None = None
+        self,
+        module: GraphModule,
+        example_inputs: list[Any],
+        options: Options,
+        record: Record | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._module = module
         self._options = options
         self._record = record
+        self._watch = watch
         self._kernels = KernelCache(options)
         self._plans: dict[tuple[Pattern, Any], Callable[..., Any]] = {}
         self._first_pattern: Pattern | None = None
@@ -116,14 +124,14 @@ class CompiledGraph:
         except AotRefusalError as error:
             if self._options.fallback == "error":
                 raise FallbackError(f"AOTAutograd refuses the graph: {error}") from error
-            whole = Unsupported("the whole graph", f"AOTAutograd refuses it: {str(error)[:200]}", "")
+            whole = Unsupported(WHOLE_GRAPH, f"AOTAutograd refuses it: {str(error)[:200]}", "")
             if self._record is not None:
                 self._record(GraphReport("inference", (), (whole,), ()))
             return Compiled(self._module)
 
-    def _compile_graph(self, captured: Captured) -> Callable[[list[Any]], Any]:
+    def _compile_graph(self, captured: Captured) -> Run:
         with _without_collection():
-            run, report = compile_graph(captured, self._options, self._kernels)
+            run, report = compile_graph(captured, self._options, self._kernels, self._watch)
         if self._record is not None:
             self._record(report)
         return run
@@ -157,9 +165,12 @@ def _geometry_key(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def compile_graph(
-    captured: Captured, options: Options, kernels: KernelCache
-) -> tuple[Callable[[list[Any]], Any], GraphReport]:
-    """Returns the plan of one aten graph and the report on it: the stages of a compilation in order."""
+    captured: Captured, options: Options, kernels: KernelCache, watch: Watch | None = None
+) -> tuple[Run, GraphReport]:
+    """Returns what runs one aten graph, and the report on it: the stages of a compilation in order.
+
+    `watch` gets the plan with what it was made from, and returns what runs it in its place.
+    """
     clock = _Clock()
     graph = expand_one_hot(split_moments(expand_foreach(captured.module.graph)))
     graph = normalize_copies(graph)
@@ -200,7 +211,8 @@ def compile_graph(
         raise FallbackError(f"{eager[0].operator} ({eager[0].line}) would run eager: {eager[0].reason}")
     components = tuple(s for s in lowered if isinstance(s, Lowered))
     shared = sum(len(step.members) for step in packed if isinstance(step, Packed))
-    return plan.run, GraphReport(captured.kind, components, eager, tuple(clock.seconds), tuple(used), shared)
+    run = plan.run if watch is None else watch(captured, graph, plan)
+    return run, GraphReport(captured.kind, components, eager, tuple(clock.seconds), tuple(used), shared)
 
 
 def _rewritten(

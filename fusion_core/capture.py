@@ -28,7 +28,7 @@ class Captured:
 
     `rebuilt` are the output positions that alias an input: the host makes them from the input, so that their values
     need no memory. `written` are the positions of inputs that the call as a whole writes. `merged` tells that inputs which
-    share memory were replaced by one base.
+    share memory were replaced by one base. Outputs from position `saved_from` on are kept for the backward graph.
     """
 
     module: GraphModule
@@ -36,6 +36,7 @@ class Captured:
     rebuilt: frozenset[int] = frozenset()
     written: frozenset[int] = frozenset()
     merged: bool = False
+    saved_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,8 @@ def _captured(module: GraphModule, kind: str, expected_inputs: int) -> Captured:
         # AOTAutograd replays such an output's views on the merged input, without the offset of the view that it was.
         raise AotRefusalError("an output is a view of one of several inputs that share memory")
     written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data}
-    return Captured(module, kind, frozenset(rebuilt), frozenset(written), merged)
+    saved_from = metadata.num_forward if kind == "forward" else None
+    return Captured(module, kind, frozenset(rebuilt), frozenset(written), merged, saved_from)
 
 
 def _copied_inputs(module: GraphModule) -> frozenset[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fusion_core.lowering.build import Lowered, Note
 from fusion_core.lowering.support import Unsupported
+from fusion_core.memory.estimate import MemoryEstimate
 from fusion_core.program.ir import FusionProgram
 from fusion_core.program.text import text
 
@@ -45,8 +46,8 @@ class Explanation:
     """What was compiled for a function: everything that `str()` prints, as tuples.
 
     `alias_outputs` are written inputs, `sets` and `refused_aliases` the writes that could not be plain aliases, with
-    their reasons; `packed` components share launches with others. `seconds` add up by stage. `memory` is None: this
-    version makes no estimate.
+    their reasons; `packed` components share launches with others. `seconds` add up by stage. `memory` is the
+    estimate from the plans alone, without workspaces; `estimate_memory` observes those too.
     """
 
     regions: int
@@ -62,7 +63,7 @@ class Explanation:
     graphs: int
     executor: str
     seconds: tuple[tuple[str, float], ...]
-    memory: None = None
+    memory: MemoryEstimate | None = None
 
     def __str__(self) -> str:
         """Returns the report."""
@@ -75,10 +76,13 @@ class Explanation:
         for name in ("sets", "refused_aliases", "eager_steps"):
             plain[name] = [{f.name: getattr(n, f.name) for f in dataclasses.fields(n)} for n in plain[name]]
         plain["seconds"] = dict(self.seconds)
+        plain["memory"] = None if self.memory is None else self.memory.to_dict()
         return {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items()}
 
 
-def explanation(reports: list[GraphReport], graph_breaks: list[str], executor: str) -> Explanation:
+def explanation(
+    reports: list[GraphReport], graph_breaks: list[str], executor: str, memory: MemoryEstimate | None = None
+) -> Explanation:
     """Returns the explanation of several compiled graphs together."""
     components = [c for r in reports for c in r.components]
     programs = Counter(c.program for c in components)
@@ -105,6 +109,7 @@ def explanation(reports: list[GraphReport], graph_breaks: list[str], executor: s
         graphs=len(reports),
         executor=executor,
         seconds=tuple(seconds.items()),
+        memory=memory,
     )
 
 
@@ -120,5 +125,9 @@ def _lines(e: Explanation) -> list[str]:
     lines += [f"eager {op} ({line}) x{n}: {reason}" for (op, reason, line), n in eager.items()]
     lines += [f"graph break: {reason}" for reason in e.graph_breaks]
     lines += [str(p) for p in e.programs]
+    if e.memory is not None and e.memory.graphs:
+        lines.append(
+            f"memory: at least {e.memory.peak_bytes} B above the inputs, {e.memory.retained_bytes} B retained"
+        )
     lines.append("seconds: " + ", ".join(f"{stage} {spent:.3f}" for stage, spent in e.seconds))
     return lines

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import random
 import sys
 from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_fusealias.bounds import memory_findings
 from pytest_fusealias.build import (
     ProgramError,
     build,
@@ -19,6 +21,8 @@ from pytest_fusealias.build import (
 )
 from pytest_fusealias.compare import compare, decide
 from pytest_fusealias.compilers import forget_compiled, resolve
+from pytest_fusealias.measure.memory import measure_memory
+from pytest_fusealias.measurement import NotMeasuredError
 from pytest_fusealias.model import UNMEASURED, CheckResult, Outcome, Spec, Verdict
 from pytest_fusealias.observation import Observation
 from pytest_fusealias.run import run_compiled, run_control, run_eager
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_fusealias.build import Program
+    from pytest_fusealias.measurement import MemoryComparison
 
 
 def check(factory: Callable[[], Program], spec: Spec) -> Verdict:
@@ -52,14 +57,54 @@ def check(factory: Callable[[], Program], spec: Spec) -> Verdict:
         compiled = run_compiled(compiled_program, spec, compiler)
     findings = compare(eager, compiled, spec)
     results = [decide(name, found, spec, compiler.name) for name, found in findings.items()]
+    results = list(_with_doubts(results, eager, control, compiled, spec))
+
+    @functools.cache
+    def measure() -> MemoryComparison:
+        with _kept_random_state():
+            return measure_memory(factory, spec, compiler)
+
+    bounded, memory = _memory(measure, eager, compiled, spec, compiler.name)
     return Verdict(
         backend=compiler.name,
-        checks=tuple(_with_doubts(results, eager, control, compiled, spec)),
+        checks=(*results, *bounded),
         refused=eager.error is None and compiled.error is not None,
         graphs=compiled.compilation.graphs if compiled.compilation else None,
         tensors=len(eager.tensors),
         strict=spec.strict,
+        memory=memory,
+        measure_memory=measure,
     )
+
+
+def measure_program(factory: Callable[[], Program], spec: Spec) -> MemoryComparison:
+    """Measures the memory of the program without checking it; raises NotMeasuredError and UnknownBackendError."""
+    if spec.backend is None:
+        raise ProgramError("no backend to compare with; name one in the marker or with --fusion-backend")
+    with _kept_random_state():
+        return measure_memory(factory, spec, resolve(spec.backend))
+
+
+def _memory(
+    measure: Callable[[], MemoryComparison],
+    eager: Observation,
+    compiled: Observation,
+    spec: Spec,
+    backend: str,
+) -> tuple[list[CheckResult], MemoryComparison | None]:
+    """Returns the check of memory where a bound asks for it, and the measurement where it was made."""
+    if not (spec.bounds_memory or spec.keeps_timeline):
+        return [], None
+    raised = next((arm for arm, seen in (("eager", eager), ("compiled", compiled)) if seen.error), None)
+    try:
+        if raised is not None:
+            raise NotMeasuredError(f"the {raised} program raises")
+        measured = measure()
+    except NotMeasuredError as reason:
+        return [CheckResult("memory", Outcome.NOT_MEASURED, (), str(reason))], None
+    if not spec.bounds_memory:
+        return [], measured
+    return [decide("memory", memory_findings(measured, spec), spec, backend)], measured
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_fusealias import forms, session
+from pytest_fusealias import forms, imperative, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,9 +36,19 @@ def fusion_program() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def fusion_check(request: pytest.FixtureRequest) -> forms.Checker:
+def fusion_check(request: pytest.FixtureRequest) -> imperative.Checker:
     """Checks a function inside a test: `fusion_check(function, make=..., backend=...) -> Verdict`."""
-    return forms.Checker(request.node)
+    return imperative.Checker(request.node)
+
+
+@pytest.fixture
+def fusion_memory(request: pytest.FixtureRequest) -> imperative.MemoryMeter:
+    """Measures memory in eager and compiled without judging it: `fusion_memory(function, make=..., backend=...)`.
+
+    Returns a MemoryComparison with `peak_bytes`, `retained_bytes` and `leak_bytes`, each `eager` and `compiled`; raises
+    NotMeasuredError where memory cannot be measured.
+    """
+    return imperative.MemoryMeter(request.node)
 
 
 @pytest.fixture

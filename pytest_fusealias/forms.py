@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_fusealias import session
-from pytest_fusealias.markers import NAME, MarkerError, arguments_of, make_spec, program_parameters, validate
+from pytest_fusealias.markers import NAME, MarkerError, arguments_of, make_spec, program_parameters
 from pytest_fusealias.report.failure import failure_text
+from pytest_fusealias.report.timeline import write_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +100,7 @@ def _filled(metafunc: pytest.Metafunc) -> frozenset[str]:
 
 def _parametrize_backends(metafunc: pytest.Metafunc, arguments: dict[str, Any]) -> None:
     backends = backends_of(arguments, metafunc.config)
-    names = _unique([_resolved(metafunc.config, backend).name for backend in backends])
+    names = _unique([resolved(metafunc.config, backend).name for backend in backends])
     _require_known_prefixes(arguments, names, metafunc.config)
     ids: list[Any] = [pytest.HIDDEN_PARAM] if len(backends) == 1 else list(names)
     metafunc.fixturenames.append(BACKEND_PARAMETER)
@@ -130,7 +131,8 @@ def _unique(names: list[str]) -> list[str]:
     return [n if names.index(n) == i else f"{n}-{names[: i + 1].count(n)}" for i, n in enumerate(names)]
 
 
-def _resolved(config: pytest.Config, backend: Any) -> Any:
+def resolved(config: pytest.Config, backend: Any) -> Any:
+    """Returns the compiler of a backend as a test names it; raises MarkerError where there is none."""
     from pytest_fusealias.compilers import UnknownBackendError, resolve
 
     try:
@@ -155,7 +157,7 @@ def run_marked(item: pytest.Function) -> bool:
     if not marks or IMPERATIVE_FIXTURE in item.fixturenames:
         return False
     if hasattr(item, "callspec") and any(m.name == NAME for m in item.callspec.marks):
-        _fail(
+        fail(
             f"fusion_equiv ERROR ({item.nodeid}): the marker stands on a pytest.param; put it on the function"
         )
     spec = _spec_or_fail(item, arguments_of(marks))
@@ -180,7 +182,7 @@ def _spec_or_fail(item: pytest.Function, arguments: dict[str, Any]) -> Spec:
         return spec_for(item, arguments)
     except MarkerError as error:
         text = f"fusion_equiv ERROR ({item.nodeid}): {error}"
-    return _fail(text)
+    return fail(text)
 
 
 def judge(item: pytest.Function, factory: Callable[[], Program], spec: Spec) -> Verdict:
@@ -198,14 +200,18 @@ def judge(item: pytest.Function, factory: Callable[[], Program], spec: Spec) -> 
         message = str(error)
     if verdict is None:  # failed outside of the handler, so that the message is shown once
         session.record_error(item, backend, message)
-        _fail(f"fusion_equiv ERROR ({item.nodeid}): {message}")
+        fail(f"fusion_equiv ERROR ({item.nodeid}): {message}")
     session.record(item, verdict)
+    folder = item.config.stash[session.SETTINGS].memory_timeline
+    if folder is not None and verdict.memory is not None:
+        write_timeline(folder, f"{item.nodeid} [{verdict.backend}]", verdict.memory)
     if verdict.failures:
-        _fail(failure_text(verdict, item.nodeid, replay_command(item, spec)))
+        fail(failure_text(verdict, item.nodeid, replay_command(item, spec)))
     return verdict
 
 
-def _fail(text: str) -> NoReturn:
+def fail(text: str) -> NoReturn:
+    """Fails the running test with a text and no traceback."""
     __tracebackhide__ = True
     pytest.fail(text, pytrace=False)
 
@@ -264,64 +270,5 @@ def _builder_factory(item: pytest.Function) -> Callable[[], Program]:
                 f"the test returned {type(program).__name__}; expected it to `return fusion_program(function, *args)`"
             )
         return program
-
-    return factory
-
-
-class Checker:
-    """The value of the fixture `fusion_check`."""
-
-    def __init__(self, item: pytest.Function) -> None:
-        self._item = item
-
-    def __call__(
-        self,
-        function: Callable[..., Any],
-        make: Callable[[], Any],
-        *,
-        drive: Callable[..., Any] | None = None,
-        **arguments: Any,
-    ) -> Verdict:
-        """Checks `function` on what `make()` returns; fails the test on a difference, else returns the Verdict.
-
-        `make` is called once per arm, seeded alike, and returns the positional arguments as a tuple, or a program made
-        by `fusion_program`. `drive(function, *args)` replaces the plain call where a test calls several times, runs
-        backward itself or keeps results. `arguments` are those of the marker.
-        """
-        __tracebackhide__ = True
-        return judge(self._item, _imperative_factory(function, make, drive), self._spec(arguments))
-
-    def _spec(self, arguments: dict[str, Any]) -> Spec:
-        __tracebackhide__ = True
-        try:
-            validate(arguments)
-            backend = arguments.get("backend")
-            if isinstance(backend, (list, tuple)):
-                raise MarkerError(
-                    "backend: a single check takes one backend; loop or parametrize over several"
-                )
-            merged = arguments_of(self._item.iter_markers(NAME)) | arguments
-            if backend is not None:
-                _resolved(self._item.config, backend)
-            return spec_for(self._item, merged, backend)
-        except MarkerError as error:
-            text = f"fusion_check: {error}"
-        return _fail(text)
-
-
-def _imperative_factory(
-    function: Callable[..., Any], make: Callable[[], Any], drive: Callable[..., Any] | None
-) -> Callable[[], Program]:
-    from pytest_fusealias.build import Program, ProgramError
-
-    def factory() -> Program:
-        made = make()
-        if isinstance(made, Program):
-            return made
-        if not isinstance(made, (tuple, list)):
-            raise ProgramError(
-                f"make returned {type(made).__name__}; expected a tuple of positional arguments"
-            )
-        return Program(function, args=tuple(made), drive=drive)
 
     return factory

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from pytest_fusealias.model import CHECKS, Spec
+from pytest_fusealias.model import BOUNDED, CHECKS, Spec
+from pytest_fusealias.units import FORMS, parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 NAME = "fusion_equiv"
 HELP = f"{NAME}(backend=, inputs=, ...): compile the test's program and require that nothing observable differs from eager"
 # Fields of a Spec that are no marker arguments: the session's settings give them.
-_NOT_ARGUMENTS = frozenset({"seed"})
+_NOT_ARGUMENTS = frozenset({"seed", "keeps_timeline"})
 ARGUMENTS = tuple(name for name in Spec.__slots__ if name not in _NOT_ARGUMENTS)
 
 
@@ -40,7 +41,7 @@ def arguments_of(marks: Iterable[pytest.Mark]) -> dict[str, Any]:
 def _validate_together(arguments: Mapping[str, Any]) -> None:
     checks = tuple(arguments.get("checks", CHECKS))
     for key in arguments.get("xfail_checks", {}):
-        if key.split(":")[-1] not in checks:
+        if key.split(":")[-1] not in (*checks, *BOUNDED):
             raise MarkerError(f"xfail_checks names {key!r}, which checks={checks!r} leaves out")
     to_dtype(arguments.get("dtype"))
     inputs = arguments.get("inputs")
@@ -80,6 +81,7 @@ def make_spec(arguments: Mapping[str, Any], settings: Settings, backend: object)
     values["dtype"] = to_dtype(settings.dtype if values.get("dtype") is None else values["dtype"])
     values["strict"] = bool(values.get("strict", False)) or settings.strict
     values["seed"] = settings.seed
+    values["keeps_timeline"] = settings.memory_timeline is not None
     for name in ("checks", "variations"):
         if name in values:
             values[name] = tuple(values[name])
@@ -130,6 +132,13 @@ def _is_amount(value: object) -> bool:
     return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0)
 
 
+def _is_size(value: object) -> bool:
+    try:
+        return value is None or parse_bytes(value) >= 0
+    except ValueError:
+        return False
+
+
 def _is_known_checks(value: object) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(v in CHECKS for v in value)
 
@@ -137,7 +146,9 @@ def _is_known_checks(value: object) -> bool:
 def _is_reasons(value: object) -> bool:
     if not isinstance(value, dict):
         return False
-    return all(str(k).split(":")[-1] in CHECKS and isinstance(v, str) and v for k, v in value.items())
+    return all(
+        str(k).split(":")[-1] in (*CHECKS, *BOUNDED) and isinstance(v, str) and v for k, v in value.items()
+    )
 
 
 def _is_backend(value: object) -> bool:
@@ -169,7 +180,7 @@ _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "checks": (_is_known_checks, f"a tuple of check names out of {', '.join(CHECKS)}"),
     "xfail_checks": (
         _is_reasons,
-        f"a dict from check (or backend:check) to reason; checks are {', '.join(CHECKS)}",
+        f"a dict from check (or backend:check) to reason; checks are {', '.join((*CHECKS, *BOUNDED))}",
     ),
     "alias": (lambda v: v in ("eager", "no-new", "none"), "'eager', 'no-new' or 'none'"),
     "rng": (lambda v: v in ("eager", "ignore"), "'eager' or 'ignore'"),
@@ -177,6 +188,8 @@ _RULES: dict[str, tuple[Callable[[object], bool], str]] = {
     "max_time_ratio": _AMOUNT,
     "max_compile_s": _AMOUNT,
     "max_peak_ratio": _AMOUNT,
+    "max_peak_delta": (_is_size, FORMS),
+    "max_retained": (_is_size, FORMS),
     "min_regions": _AMOUNT,
     "max_graph_breaks": _AMOUNT,
     "max_recompiles": _AMOUNT,

@@ -6,8 +6,12 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_fusealias.measurement import NotMeasuredError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pytest_fusealias.measurement import MemoryComparison, Pair
 
 # Checks in the order in which a report lists them; each compares one aspect of two observations.
 CHECKS = (
@@ -23,14 +27,14 @@ CHECKS = (
     "compiled",
 )
 
+# Checks that a bound of the marker adds.
+BOUNDED = ("memory",)
+
 # Marker arguments that promise a bound or variation which this version accepts but cannot measure yet. They are
 # reported as NOT-MEASURED, never as PASS, so that nobody believes in a gate that does not exist.
 UNMEASURED = {
     "max_time_ratio": "time",
     "max_compile_s": "time",
-    "max_peak_ratio": "memory",
-    "max_peak_delta": "memory",
-    "max_retained": "memory",
     "variations": "variations",
     "canary": "canary",
     "min_regions": "regions",
@@ -53,7 +57,8 @@ class Spec:
 
     `rtol` and `atol` override the per-dtype defaults of `torch.testing`. `train=None` runs backward when an output
     requires grad. `raises` declares that eager must raise this. `xfail_checks` maps a check, or `backend:check`, to the
-    reason why it must fail.
+    reason why it must fail. `max_peak_delta` and `max_retained` are what the compiled program may need more than eager, in
+    the forms of `units.parse_bytes`. `keeps_timeline` has memory measured without a bound.
     """
 
     backend: str | Callable[..., Any] | None = None
@@ -83,6 +88,12 @@ class Spec:
     min_regions: int | None = None
     max_graph_breaks: int | None = None
     max_recompiles: int | None = None
+    keeps_timeline: bool = False
+
+    @property
+    def bounds_memory(self) -> bool:
+        """True where a bound on memory is set."""
+        return any(b is not None for b in (self.max_peak_ratio, self.max_peak_delta, self.max_retained))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +122,8 @@ class Verdict:
     """All checks of one program under one backend.
 
     `refused` is true when the backend raised where eager runs: a loud refusal, to be told from a silent difference.
-    `graphs` counts what was compiled; None where the compiler gives no such count.
+    `graphs` counts what was compiled; None where the compiler gives no such count. `memory` is there where it was measured;
+    `measure_memory` does so later, for whoever asks for `peak_bytes`.
     """
 
     backend: str
@@ -120,6 +132,25 @@ class Verdict:
     graphs: int | None = None
     tensors: int = 0
     strict: bool = False
+    memory: MemoryComparison | None = None
+    measure_memory: Callable[[], MemoryComparison] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def peak_bytes(self) -> Pair:
+        """Peak bytes above the inputs, `eager` and `compiled`; raises NotMeasuredError where they cannot be measured."""
+        return self._measured().peak_bytes
+
+    @property
+    def retained_bytes(self) -> Pair:
+        """Bytes held after the call with its result, `eager` and `compiled`; raises NotMeasuredError."""
+        return self._measured().retained_bytes
+
+    def _measured(self) -> MemoryComparison:
+        if self.memory is not None:
+            return self.memory
+        if self.measure_memory is None:
+            raise NotMeasuredError("memory was not measured for this verdict")
+        return self.measure_memory()
 
     @property
     def failures(self) -> tuple[CheckResult, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,12 +30,22 @@ _OPTIONS: tuple[tuple[str, dict[str, Any], Any, Any, str], ...] = (
         False,
         "fail also where a check was NOT-MEASURED or has weak findings",
     ),
+    (
+        "memory-timeline",
+        {"metavar": "DIR"},
+        "string",
+        "",
+        "measure the memory of every marked test and write an SVG of eager above compiled to DIR",
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What command line and ini say. `command_line_backends` is None unless --fusion-backend was given."""
+    """What command line and ini say. `command_line_backends` is None unless --fusion-backend was given.
+
+    `memory_timeline` is the folder for timelines, absolute.
+    """
 
     command_line_backends: tuple[str, ...] | None
     ini_backends: tuple[str, ...]
@@ -42,6 +53,7 @@ class Settings:
     dtype: str | None
     seed: int
     strict: bool
+    memory_timeline: Path | None = None
 
     @property
     def default_backends(self) -> tuple[str, ...]:
@@ -53,8 +65,9 @@ def add_options(parser: pytest.Parser) -> None:
     """Declares `--fusion-*` and `fusion_*`."""
     group = parser.getgroup("fusealias", "compiled equals eager (fusealias)")
     for name, keywords, ini_type, ini_default, text in _OPTIONS:
-        group.addoption(f"--fusion-{name}", dest=f"fusion_{name}", default=None, help=text, **keywords)
-        parser.addini(f"fusion_{name}", text, type=ini_type, default=ini_default)
+        dest = f"fusion_{name.replace('-', '_')}"
+        group.addoption(f"--fusion-{name}", dest=dest, default=None, help=text, **keywords)
+        parser.addini(dest, text, type=ini_type, default=ini_default)
 
 
 def settings_of(config: pytest.Config) -> Settings:
@@ -67,12 +80,24 @@ def settings_of(config: pytest.Config) -> Settings:
         dtype=_value(config, "dtype") or None,
         seed=_integer(_value(config, "seed")),
         strict=bool(_value(config, "strict")),
+        memory_timeline=_folder(config, _value(config, "memory_timeline")),
     )
 
 
 def _value(config: pytest.Config, name: str) -> Any:
     given = config.getoption(f"fusion_{name}")
     return config.getini(f"fusion_{name}") if given is None else given
+
+
+def _folder(config: pytest.Config, value: str) -> Path | None:
+    import pytest
+
+    if not value:
+        return None
+    folder = config.invocation_params.dir / value
+    if folder.exists() and not folder.is_dir():
+        raise pytest.UsageError(f"--fusion-memory-timeline: expected a folder, found the file {folder}")
+    return folder
 
 
 def _integer(value: object) -> int:

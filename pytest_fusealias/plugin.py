@@ -13,6 +13,7 @@ from pytest_fusealias.fixtures import (
     fusion_check,
     fusion_compile,
     fusion_device,
+    fusion_memory,
     fusion_program,
 )
 from pytest_fusealias.report import terminal
@@ -20,7 +21,14 @@ from pytest_fusealias.report import terminal
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["assert_no_illegal_alias", "fusion_check", "fusion_compile", "fusion_device", "fusion_program"]
+__all__ = [
+    "assert_no_illegal_alias",
+    "fusion_check",
+    "fusion_compile",
+    "fusion_device",
+    "fusion_memory",
+    "fusion_program",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,7 +21,7 @@ from pytest_fusealias.relation import relations
 from pytest_fusealias.watch import Watch, has_storage, id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pytest_fusealias.model import Spec
     from pytest_fusealias.observation import Compilation
@@ -36,18 +36,24 @@ class _Before:
     storages: list[tuple[str, torch.dtype, torch.UntypedStorage, torch.Tensor]]
 
 
-def run_eager(program: Program, spec: Spec) -> Observation:
-    """Runs the program as it is. Warnings are ignored in every arm: under `-W error` they would raise in one only."""
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Ignores warnings, as in every arm: under `-W error` they would raise in one only."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        yield
+
+
+def run_eager(program: Program, spec: Spec) -> Observation:
+    """Runs the program as it is."""
+    with quiet():
         return _observe(program, program.call, spec, watch=None)
 
 
 def run_control(program: Program, spec: Spec) -> Observation:
     """Runs the program as it is under a dispatch mode that notes writes and spoils uninitialised memory."""
     named = [r.tensor for r in reach.walk(program.roots())]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         return _observe(program, program.call, spec, watch=Watch(named))
 
 
@@ -78,7 +84,7 @@ def _observe(
     before = _look_before(program)
     seed_everything(spec.seed)
     with torch.set_grad_enabled(torch.is_grad_enabled()):  # a program may leave it switched
-        result, error = _execute(program, call, spec, watch)
+        result, error = execute(program, call, spec, watch)
     for device in {t.device for t in before.tensors.values() if t.device.type == "cuda"}:
         torch.cuda.synchronize(device)
     rng_state = _rng_state()
@@ -116,9 +122,10 @@ def _look_before(program: Program) -> _Before:
     return _Before(tensors, {path: _version(t) for path, t in tensors.items()}, list(storages.values()))
 
 
-def _execute(
-    program: Program, call: Callable[..., Any], spec: Spec, watch: Watch | None
+def execute(
+    program: Program, call: Callable[..., Any], spec: Spec, watch: Watch | None = None
 ) -> tuple[Any, ErrorRecord | None]:
+    """Runs the program with `call` for its function, and backward where the spec wants it; returns result and error."""
     phase, result = "call", None
     try:
         with watch if watch is not None else contextlib.nullcontext():

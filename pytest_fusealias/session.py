@@ -52,6 +52,7 @@ def _entry(node_id: str, verdict: Verdict) -> dict[str, Any]:
         "not_measured": [[c.check, c.reason] for c in verdict.not_measured],
         "expected": [[c.check, c.reason] for c in verdict.expected],
         "weak": [f"{f.check}: {f.path}: {f.text}" for f in verdict.weak],
+        "memory": None if verdict.memory is None else verdict.memory.numbers(),
     }
 
 

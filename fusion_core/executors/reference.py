@@ -15,7 +15,7 @@ import torch
 
 from fusion_core.executors.base import Kernel
 from fusion_core.executors.operations import Step, bind
-from fusion_core.program.ir import EXTERNAL_OPS, AliasPair, FusionProgram, Value
+from fusion_core.program.ir import EXTERNAL_OPS, AliasPair, FusionProgram, Op, Value
 from fusion_core.program.verify import ancestors, is_one_kernel, moving_readers
 
 
@@ -34,9 +34,9 @@ class _ReferenceKernel:
         values = [*(i.value for i in program.inputs), *(op.result for op in program.ops)]
         self._slots = 1 + max((v.index for v in values), default=-1)
         self._inputs = [i.value for i in program.inputs]
-        self._steps = list(_schedule(program))
         written = {pair.source: pair.target for pair in program.aliases}
         self._outputs = [written.get(v, v).index for v in program.outputs]  # nvFuser returns the input itself
+        self._steps = _with_last_uses(list(_schedule(program)), frozenset(self._outputs))
         on_device = [position for position, v in enumerate(self._inputs) if not v.type.host]
         self._device = on_device[0] if on_device else None
 
@@ -49,21 +49,41 @@ class _ReferenceKernel:
             if not value.type.host:
                 named = zip(value.type.shape, tensor.shape, strict=True)
                 sizes.update((dim, size) for dim, size in named if isinstance(dim, str))
-        for step in self._steps:
+        for step, dying in self._steps:
             step(slots, sizes)
+            for index in dying:
+                slots[index] = None
         return [slots[index] for index in self._outputs]
 
 
-def _schedule(program: FusionProgram) -> Iterable[Step]:
+# A step, and the indices of the values that it reads and makes.
+_Scheduled = tuple[Step, tuple[int, ...]]
+
+
+def _with_last_uses(steps: list[_Scheduled], kept: frozenset[int]) -> list[tuple[Step, tuple[int, ...]]]:
+    """Returns each step with the values that nobody needs after it."""
+    last = {index: position for position, (_, touched) in enumerate(steps) for index in touched}
+    dying: list[list[int]] = [[] for _ in steps]
+    for index, position in last.items():
+        if index not in kept:
+            dying[position].append(index)
+    return [(step, tuple(gone)) for (step, _), gone in zip(steps, dying, strict=True)]
+
+
+def _computed(op: Op) -> _Scheduled:
+    return bind(op), (*(v.index for v in op.operands()), op.result.index)
+
+
+def _schedule(program: FusionProgram) -> Iterable[_Scheduled]:
     """Yields operations and writes in the order in which they run: each write as early as a kernel could do it."""
     done: set[Value] = set()
     kept = {pair.source: pair for pair in program.aliases}  # nvFuser keeps one target for each value
 
-    def compute(values: set[Value]) -> Iterable[Step]:
+    def compute(values: set[Value]) -> Iterable[_Scheduled]:
         for op in program.ops:
             if op.result in values and op.result not in done:
                 done.add(op.result)
-                yield bind(op)
+                yield _computed(op)
 
     for pair in program.aliases:
         needed = ancestors(program.ops, pair.source)
@@ -82,14 +102,15 @@ def _is_dropped(program: FusionProgram, pair: AliasPair) -> bool:
     return op is not None and op.name.partition(".")[0] in EXTERNAL_OPS
 
 
-def _write(program: FusionProgram, pair: AliasPair, needed: set[Value]) -> Iterable[Step]:
+def _write(program: FusionProgram, pair: AliasPair, needed: set[Value]) -> Iterable[_Scheduled]:
     """Yields the write; where the source reads the target at other indices, half of it comes too early."""
+    touched = (pair.target.index, pair.source.index)
     if moving_readers(program.ops, pair.target) is None:
-        yield _bind_write(pair)
+        yield _bind_write(pair), touched
         return
-    yield _bind_write(pair, half=0)
-    yield from (bind(op) for op in program.ops if op.result in needed)
-    yield _bind_write(pair, half=1)
+    yield _bind_write(pair, half=0), touched
+    yield from (_computed(op) for op in program.ops if op.result in needed)
+    yield _bind_write(pair, half=1), touched
 
 
 def _bind_write(pair: AliasPair, half: int | None = None) -> Step:

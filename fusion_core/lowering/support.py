@@ -12,6 +12,7 @@ from fusion_core.alias import tensor_of
 from fusion_core.lowering.rows import CREATIONS, ROWS
 from fusion_core.lowering.types import fake, layout_of, static_sizes
 
+WHOLE_GRAPH = "the whole graph"  # stands for an operator where nothing of a graph could be compiled
 MAX_RANK = 8  # nvFuser's limit
 COMPUTED = frozenset(
     {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from fusion_core.runtime.steps import (
     SlotRef,
 )
 
+Around = Callable[[int], AbstractContextManager[Any]]
 AnyStep = Launch | PackedLaunch | ListLaunch | RunEager | CopyBack | Free
 
 
@@ -37,13 +39,25 @@ class Plan:
 
     def run(self, arguments: list[Any]) -> tuple[Any, ...]:
         """Runs on one value per graph input; empties the list, so that inputs can be freed at their last use."""
+        slots = self._filled(arguments)
+        for step in self.steps:
+            step.run(slots)
+        return tuple(slots[o.index] if type(o) is SlotRef else o for o in self.outputs)
+
+    def run_observed(self, arguments: list[Any], around: Around) -> tuple[Any, ...]:
+        """Does the same, with each step inside the context that `around` gives for its position."""
+        slots = self._filled(arguments)
+        for position, step in enumerate(self.steps):
+            with around(position):
+                step.run(slots)
+        return tuple(slots[o.index] if type(o) is SlotRef else o for o in self.outputs)
+
+    def _filled(self, arguments: list[Any]) -> list[Any]:
         slots: list[Any] = [*arguments, *[None] * (self.slots - self.inputs)]
         arguments.clear()
         for index, constant in self.constants:
             slots[index] = constant
-        for step in self.steps:
-            step.run(slots)
-        return tuple(slots[o.index] if type(o) is SlotRef else o for o in self.outputs)
+        return slots
 
 
 def build_plan(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_fusealias.model import Outcome
+from pytest_fusealias.model import BOUNDED, Outcome
+from pytest_fusealias.report.memory import side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,14 +17,16 @@ _SHOWN_FINDINGS = 6
 
 def failure_text(verdict: Verdict, node_id: str, replay: str) -> str:
     """Returns what failed, by check and path, what else was found, and the command that runs it again."""
-    kind = (
-        "the backend refuses what eager runs"
-        if verdict.refused
-        else "the compiled program differs from eager"
-    )
+    kind = "the compiled program differs from eager"
+    if verdict.refused:
+        kind = "the backend refuses what eager runs"
+    elif all(r.check in BOUNDED for r in verdict.failures):
+        kind = "the compiled program exceeds a bound"
     lines = [f"fusion_equiv: {kind} (backend {verdict.backend}, {node_id})"]
     for result in verdict.failures:
         lines += _result_lines(result)
+        if result.check == "memory" and verdict.memory is not None:
+            lines += [f"    {line}" for line in side_by_side(verdict.memory)]
     lines += [
         f"  {c.check}: NOT-MEASURED: {c.reason}" for c in verdict.not_measured if c not in verdict.failures
     ]

@@ -1,0 +1,61 @@
+"""What torch's allocators report while a profiler runs, in order, with the operators around each event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd.profiler import profile
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorEvent:
+    """Memory taken (`nbytes` > 0) or given back at an address; `inside` names the operators around it, outermost first."""
+
+    time_ns: int
+    nbytes: int
+    address: int
+    device: str
+    inside: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Recording:
+    """Filled when the block of `recorded` ends."""
+
+    events: tuple[AllocatorEvent, ...] = field(default=())
+
+
+class ProfilerBusyError(RuntimeError):
+    """A profiler is active already, and torch has room for one."""
+
+
+@contextmanager
+def recorded() -> Iterator[Recording]:
+    """Records the allocator's events of the block: those of all devices, from this thread and from torch's own.
+
+    The profiler knows the size of what is given back only if it saw it taken, so tensors made while none ran are missed.
+    Raises ProfilerBusyError.
+    """
+    if torch._C._autograd._profiler_enabled():
+        raise ProfilerBusyError("a torch profiler is active already")
+    recording = Recording()
+    with profile(use_kineto=True, profile_memory=True) as profiler:
+        yield recording
+    roots = profiler.kineto_results.experimental_event_tree() if profiler.kineto_results else []
+    recording.events = tuple(sorted(_events(roots), key=lambda event: event.time_ns))
+
+
+def _events(roots: list[Any]) -> Iterator[AllocatorEvent]:
+    waiting: list[tuple[Any, tuple[str, ...]]] = [(root, ()) for root in reversed(roots)]
+    while waiting:
+        node, inside = waiting.pop()
+        taken = getattr(node.extra_fields, "alloc_size", None)
+        if taken is not None:
+            device = str(node.extra_fields.device.type)
+            yield AllocatorEvent(node.start_time_ns, taken, node.extra_fields.ptr, device, inside)
+        inner = (*inside, node.name)
+        waiting += [(child, inner) for child in reversed(node.children)]

@@ -1,0 +1,1 @@
+"""Measurements of a program in eager and compiled."""

@@ -1,0 +1,47 @@
+"""Sizes as people write them, read strictly."""
+
+from __future__ import annotations
+
+import re
+
+_FACTORS = {
+    "": 1,
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+FORMS = (
+    "a whole number of bytes, or text such as '512', '512 B', '8 kB', '8 MB' (8000000), '8 KiB', "
+    "'8 MiB' (8388608), '1.5 GiB'"
+)
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_bytes(value: object) -> int:
+    """Returns a number of bytes; raises ValueError, which lists the forms, for anything that is not plainly a size."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    found = _TEXT.fullmatch(value) if isinstance(value, str) else None
+    if found is not None and found[2] in _FACTORS:
+        whole, _, part = found[1].partition(".")
+        number = int(whole + part) * _FACTORS[found[2]]
+        scale: int = 10 ** len(part)
+        size, rest = divmod(number, scale)
+        if not rest:
+            return size
+    raise ValueError(f"expected {FORMS}; found {value!r}")
+
+
+def bytes_text(nbytes: int) -> str:
+    """Returns a size for reading: exact bytes, and from 1 KiB on a rounded binary unit beside them."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(nbytes) >= factor:
+            return f"{nbytes} B ({nbytes / factor:.4g} {unit})"
+    return f"{nbytes} B"
