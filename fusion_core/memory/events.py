@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,10 +44,30 @@ def recorded() -> Iterator[Recording]:
     if torch._C._autograd._profiler_enabled():
         raise ProfilerBusyError("a torch profiler is active already")
     recording = Recording()
-    with profile(use_kineto=True, profile_memory=True) as profiler:
+    profiler = profile(use_kineto=True, profile_memory=True)
+    with _muted():
+        profiler.__enter__()
+    try:
         yield recording
+    finally:
+        with _muted():
+            profiler.__exit__(None, None, None)
     roots = profiler.kineto_results.experimental_event_tree() if profiler.kineto_results else []
     recording.events = tuple(sorted(_events(roots), key=lambda event: event.time_ns))
+
+
+@contextmanager
+def _muted() -> Iterator[None]:
+    """Keeps what the profiler's C++ side logs as it starts and stops off the terminal: it has no switch for that."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _events(roots: list[Any]) -> Iterator[AllocatorEvent]:

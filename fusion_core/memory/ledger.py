@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,10 +54,10 @@ class Ledger:
     outputs: tuple[tuple[Piece, ...], ...]
 
 
-def write_ledger(graph: Graph, plan: Plan, donated: frozenset[int] = frozenset()) -> Ledger:
+def write_ledger(graph: Graph, plan: Plan, donated: Mapping[int, tuple[Piece, ...]]) -> Ledger:
     """Returns the ledger of `plan`, which was built from `graph`.
 
-    Inputs are the caller's, except those at the positions `donated`. Sizes that are symbolic count with their value in the
+    Inputs are the caller's, except for those at the positions in `donated`, with the pieces behind each. Sizes that are symbolic count with their value in the
     call that the graph was traced with.
     """
     nodes = [n for n in graph.nodes if n.op != "output"]
@@ -66,14 +67,14 @@ def write_ledger(graph: Graph, plan: Plan, donated: frozenset[int] = frozenset()
 class _Walk:
     """The state of one walk: the pieces that each slot holds, none for memory of the caller, and by how many slots."""
 
-    def __init__(self, nodes: list[Node], plan: Plan, donated: frozenset[int]) -> None:
+    def __init__(self, nodes: list[Node], plan: Plan, donated: Mapping[int, tuple[Piece, ...]]) -> None:
         self._nodes = nodes
         self._slot = {node: index for index, node in enumerate(nodes)}
         self._plan = plan
         self._holds: dict[int, tuple[Piece, ...]] = {}
         self._holders: Counter[Piece] = Counter()
-        for index in sorted(donated):
-            self._hold(index, _new_pieces(nodes[index]))
+        for index, pieces in donated.items():
+            self._hold(index, pieces)
         self._given = tuple(self._holders)
         self._inputs = _borrowed([n for i, n in enumerate(nodes[: plan.inputs]) if i not in donated])
 

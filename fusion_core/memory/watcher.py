@@ -30,7 +30,7 @@ class Watcher:
     def __init__(self) -> None:
         self._plans: list[_Watched] = []
         self._runs: list[_Watched] = []
-        self._saved: dict[str, bool] = {}
+        self._saved: dict[str, tuple[Piece, ...]] = {}
         self._observer: Observer | None = None
         self._seen: Seen = {}
 
@@ -51,12 +51,12 @@ class Watcher:
 
         return run
 
-    def _donated(self, captured: Captured) -> frozenset[int]:
-        """Positions of a backward graph's inputs that are held for it alone."""
+    def _donated(self, captured: Captured) -> dict[int, tuple[Piece, ...]]:
+        """Returns the pieces behind those inputs of a backward graph that are held for it alone, by position."""
         if captured.kind != "backward":
-            return frozenset()
+            return {}
         placeholders = [n for n in captured.module.graph.nodes if n.op == "placeholder"]
-        return frozenset(i for i, n in enumerate(placeholders) if self._saved.get(n.name, False))
+        return {i: self._saved[n.name] for i, n in enumerate(placeholders) if self._saved.get(n.name)}
 
     @property
     def device(self) -> str:
@@ -93,13 +93,13 @@ class Watcher:
         return combined(device, graphs, doubts)
 
 
-def _saved_values(captured: Captured, ledger: Ledger, saved_from: int) -> dict[str, bool]:
-    """Returns for each value kept for the backward graph, by name, whether nobody but autograd holds it."""
+def _saved_values(captured: Captured, ledger: Ledger, saved_from: int) -> dict[str, tuple[Piece, ...]]:
+    """Returns for each value kept for the backward graph, by name, the pieces that nobody but autograd holds."""
     values: Any = captured.module.graph.output_node().args[0]
     held = ledger.outputs
     user = {piece for pieces in held[:saved_from] for piece in pieces}
     return {
-        value.name: bool(pieces) and not user & set(pieces)
+        value.name: tuple(p for p in pieces if p not in user)
         for value, pieces in zip(values[saved_from:], held[saved_from:], strict=True)
         if isinstance(value, Node)
     }

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fusion_core.memory.events import AllocatorEvent
 
 _LINE = "line "
+_AUTOGRAD = "autograd::engine::evaluate_function: "
 _KEPT = "left by earlier calls"
 
 
@@ -42,7 +43,7 @@ def timeline_of(events: Iterable[AllocatorEvent], kept_bytes: int) -> Timeline:
 def source_of(inside: tuple[str, ...]) -> str:
     """Returns the operator that took memory, what called it, and the user's line where a label tells it."""
     lines = [name.removeprefix(_LINE) for name in inside if name.startswith(_LINE)]
-    operators = [name for name in inside if not name.startswith(_LINE)]
+    operators = [name.removeprefix(_AUTOGRAD) for name in inside if not name.startswith(_LINE)]
     called = operators[-1] if operators else "outside of operators"
     outer = next((name for name in operators if name != called), "")
     text = f"{called} in {outer}" if outer else called
@@ -68,10 +69,12 @@ class LineLabels(TorchFunctionMode):
 def _users_line() -> str:
     """Returns `file.py:12` of the nearest frame outside of torch and this plugin."""
     frame: Any = sys._getframe(2)  # noqa: SLF001 - there is no public way that is as cheap
-    while frame.f_back is not None and _is_inner(frame.f_globals.get("__name__", "")):
+    while frame is not None and _is_inner(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
+    if frame is None:
+        return "no line of yours"
     return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
 
 
 def _is_inner(module: str) -> bool:
-    return module.split(".")[0] in ("torch", "pytest_fusealias", "contextlib")
+    return module.split(".")[0] in ("torch", "pytest_fusealias", "contextlib", "pluggy", "_pytest")
