@@ -10,7 +10,16 @@ from fusion_core.program.ir import FusionProgram
 
 
 class Kernel(Protocol):
-    """A compiled program."""
+    """A compiled program.
+
+    Where `consumes` is true, the kernel takes over the list that it is called with and lets go of each input after its last
+    use, as eager would; it raises no KernelError then.
+    """
+
+    @property
+    def consumes(self) -> bool:
+        """True where the list of inputs is the kernel's to empty."""
+        ...
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Runs on one tensor per program input, writes the aliased ones, returns the fresh outputs in order."""

@@ -65,6 +65,8 @@ def _kernel(program: FusionProgram) -> _NvFuserKernel:
 
 
 class _NvFuserKernel:
+    consumes = False  # one launch needs all of its inputs to the end
+
     def __init__(self, nvfuser: Any, program: FusionProgram) -> None:
         try:
             self._cache = nvfuser.FusionExecutorCache(Definition(nvfuser, program).build())

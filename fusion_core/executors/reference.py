@@ -30,6 +30,8 @@ class ReferenceExecutor:
 
 
 class _ReferenceKernel:
+    consumes = True
+
     def __init__(self, program: FusionProgram) -> None:
         values = [*(i.value for i in program.inputs), *(op.result for op in program.ops)]
         self._slots = 1 + max((v.index for v in values), default=-1)
@@ -49,6 +51,8 @@ class _ReferenceKernel:
             if not value.type.host:
                 named = zip(value.type.shape, tensor.shape, strict=True)
                 sizes.update((dim, size) for dim, size in named if isinstance(dim, str))
+            del tensor
+        inputs.clear()
         for step, dying in self._steps:
             step(slots, sizes)
             for index in dying:

@@ -46,12 +46,12 @@ def recorded() -> Iterator[Recording]:
     recording = Recording()
     profiler = profile(use_kineto=True, profile_memory=True)
     with _muted():
-        profiler.__enter__()
+        profiler.__enter__()  # type: ignore[no-untyped-call]
     try:
         yield recording
     finally:
         with _muted():
-            profiler.__exit__(None, None, None)
+            profiler.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     roots = profiler.kineto_results.experimental_event_tree() if profiler.kineto_results else []
     recording.events = tuple(sorted(_events(roots), key=lambda event: event.time_ns))
 

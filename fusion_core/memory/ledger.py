@@ -57,8 +57,8 @@ class Ledger:
 def write_ledger(graph: Graph, plan: Plan, donated: Mapping[int, tuple[Piece, ...]]) -> Ledger:
     """Returns the ledger of `plan`, which was built from `graph`.
 
-    Inputs are the caller's, except for those at the positions in `donated`, with the pieces behind each. Sizes that are symbolic count with their value in the
-    call that the graph was traced with.
+    Inputs are the caller's, except for those at the positions in `donated`, with the pieces behind each. Sizes that are
+    symbolic count with their value in the call that the graph was traced with.
     """
     nodes = [n for n in graph.nodes if n.op != "output"]
     return _Walk(nodes, plan, donated).ledger()
@@ -107,7 +107,9 @@ class _Walk:
             names = _listed([self._nodes[slot].name for slot in step.slots])
             return Entry(f"{position} free {names}", "", returned=returned)
         text, taken = self._run(step)
-        return Entry(f"{position} {text}", source_line(self._nodes[_speaking_slot(step)]), taken)
+        consumed = step.consumed if isinstance(step, Launch) else ()
+        returned = tuple(p for slot in consumed for p in self._drop(slot))
+        return Entry(f"{position} {text}", source_line(self._nodes[_speaking_slot(step)]), taken, returned)
 
     def _run(self, step: AnyStep) -> tuple[str, tuple[Piece, ...]]:
         """Returns what the step is called, and what it takes."""

@@ -152,8 +152,10 @@ def _step_memory(
     entry: Entry, size: Callable[[tuple[Piece, ...]], Size], seen: tuple[Size, Size] | None
 ) -> StepMemory:
     taken = size(entry.taken)
-    peak = taken if seen is None else taken.most(seen[1])
-    return StepMemory(entry.label, entry.line, taken - size(entry.returned), peak, peak - taken)
+    peak = taken if seen is None else seen[1]
+    return StepMemory(
+        entry.label, entry.line, taken - size(entry.returned), peak, (peak - taken).most(Size())
+    )
 
 
 def _size(pieces: tuple[Piece, ...], device: str) -> Size:

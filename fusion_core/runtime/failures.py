@@ -32,6 +32,11 @@ class GuardedKernel:
         except KernelError as error:
             self._fail(error, [])
 
+    @property
+    def consumes(self) -> bool:
+        """True where the list of inputs is the kernel's to empty."""
+        return self._kernel is not None and self._kernel.consumes
+
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Runs the kernel; raises KernelError where it cannot, and no input has been written then."""
         if self._kernel is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -163,9 +163,17 @@ def _with_frees(steps: list[AnyStep], kept: set[int]) -> Iterator[AnyStep]:
         if index not in kept:
             dying.setdefault(position, []).append(index)
     for position, step in enumerate(steps):
-        yield step
-        if position in dying:
-            yield Free(tuple(dying[position]))
+        gone = tuple(dying.get(position, ()))
+        yield _consuming(step, gone) if isinstance(step, Launch) else step
+        if gone:
+            yield Free(gone)
+
+
+def _consuming(launch: Launch, dying: tuple[int, ...]) -> Launch:
+    """Lets a kernel that can do so free those inputs that nobody needs after it."""
+    needed = {target for _, target in launch.forwarded}
+    consumed = tuple(i for i in dying if i in launch.inputs.slots and i not in needed)
+    return replace(launch, consumed=consumed) if launch.kernel.consumes and consumed else launch
 
 
 def _touched(step: AnyStep) -> Iterator[int]:

@@ -171,7 +171,7 @@ class CopyBack:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Runs a kernel. `reads` are the slots that the kernel or the eager steps need.
+    """Runs a kernel. `reads` are the slots that the kernel or the eager steps need; nobody needs `consumed` ones later.
 
     Torch's fake tensors foretell the strides of some operators wrongly; where they did, or where the kernel fails, the
     `eager` steps run instead, which give every value eager's layout.
@@ -183,6 +183,7 @@ class Launch:
     eager: tuple[RunEager | CopyBack, ...]
     outputs: tuple[OutputSpec, ...]
     forwarded: tuple[tuple[int, int], ...]
+    consumed: tuple[int, ...] = ()
 
     def run(self, slots: Slots) -> None:
         """Launches, and lets values that now live in a written input be read there."""
@@ -190,13 +191,17 @@ class Launch:
         if tensors is None:
             self._run_eager(slots)
             return
+        likes = [None if o.like is None else _geometry(tensors[o.like]) for o in self.outputs]
+        tensors = self.inputs.viewed(tensors)
+        for index in self.consumed:
+            slots[index] = None
         try:
-            results = self.kernel(self.inputs.viewed(tensors))
+            results = self.kernel(tensors)
         except KernelError:
             self._run_eager(slots)
             return
-        for spec, result in zip(self.outputs, results, strict=True):
-            slots[spec.slot] = _laid_out(result, spec, None if spec.like is None else tensors[spec.like])
+        for spec, result, like in zip(self.outputs, results, likes, strict=True):
+            slots[spec.slot] = _laid_out(result, spec, like)
         for value, target in self.forwarded:
             slots[value] = slots[target]
 
@@ -210,12 +215,19 @@ class Launch:
             slots[value] = slots[target]
 
 
-def _laid_out(result: torch.Tensor, spec: OutputSpec, like: torch.Tensor | None) -> torch.Tensor:
+_Geometry = tuple[torch.Size, tuple[int, ...]]
+
+
+def _geometry(tensor: torch.Tensor) -> _Geometry:
+    return tensor.shape, tensor.stride()
+
+
+def _laid_out(result: torch.Tensor, spec: OutputSpec, like: _Geometry | None) -> torch.Tensor:
     """Returns the output with eager's sizes and strides; a copy only where the kernel chose other strides."""
     if spec.flat:
         if spec.sizes is not None and spec.strides is not None:
             return result.as_strided(spec.sizes, spec.strides)
-        return result if like is None else result.as_strided(like.shape, like.stride())
+        return result if like is None else result.as_strided(*like)
     extra = result.dim() - spec.rank
     if extra:
         result = result.as_strided(result.shape[extra:], result.stride()[extra:])

@@ -95,7 +95,9 @@ def norm():
 
 def optimizer(kind, **options):
     def make(device):
-        parameters = [torch.nn.Parameter(torch.randn(s, device=device)) for s in [(300, 200), (200,), (50, 20)]]
+        parameters = [
+            torch.nn.Parameter(torch.randn(s, device=device)) for s in [(300, 200), (200,), (50, 20)]
+        ]
         for p in parameters:
             p.grad = torch.randn_like(p)
         return kind(parameters, **options).step, ()
@@ -151,9 +153,10 @@ def measured(case, device, compiler=None):
         function, arguments = case.make(device)
     call = function if compiler is None else compiler(function)
     holder = [function, *arguments]
-    phases = []
-    for _ in range(4):
-        phases.append(_phases(meter, call, arguments, holder, trains=case.trains))
+    gc.collect()
+    gc.freeze()  # spares what lives already from the many collections to come
+    phases = [_phases(meter, call, arguments, holder, trains=case.trains) for _ in range(4)]
+    gc.unfreeze()
     assert phases[-1] == phases[-2], phases
     return phases[-1]
 
@@ -189,4 +192,6 @@ def _leaves(holder):
 
 
 def _tensors(result):
-    return [t for t in (result if isinstance(result, (tuple, list)) else [result]) if isinstance(t, torch.Tensor)]
+    return [
+        t for t in (result if isinstance(result, (tuple, list)) else [result]) if isinstance(t, torch.Tensor)
+    ]
