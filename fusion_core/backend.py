@@ -20,8 +20,9 @@ from fusion_core.examine import GraphReport
 from fusion_core.executors import nvfuser
 from fusion_core.executors.base import Kernel
 from fusion_core.kernels import KernelCache
-from fusion_core.lowering.build import Lowered, lower
+from fusion_core.lowering.build import lower
 from fusion_core.lowering.packing import Packed, pack
+from fusion_core.lowering.reuse import reuse_buffers
 from fusion_core.lowering.support import WHOLE_GRAPH, Unsupported, refusal
 from fusion_core.options import Options, parse_options
 from fusion_core.overlap import Pattern, address, overlap_pattern
@@ -190,7 +191,7 @@ def compile_graph(
         lower(s, facts, fresh, bookend=options.bookend) if isinstance(s, Component) else s for s in steps
     ]
     clock.stage("lowering")
-    packed = pack(lowered)
+    packed = reuse_buffers(pack(lowered), graph, facts, kernels.writing_devices)
     used: dict[FusionProgram, None] = {}
 
     def kernel(program: FusionProgram, device: str) -> Kernel:
@@ -209,7 +210,8 @@ def compile_graph(
     eager = tuple(refused for refused in left if refused is not None)
     if eager and options.fallback == "error":
         raise FallbackError(f"{eager[0].operator} ({eager[0].line}) would run eager: {eager[0].reason}")
-    components = tuple(s for s in lowered if isinstance(s, Lowered))
+    members = (s.members if isinstance(s, Packed) else (s,) for s in packed if not isinstance(s, Node))
+    components = tuple(lowered for each in members for lowered in each)
     shared = sum(len(step.members) for step in packed if isinstance(step, Packed))
     run = plan.run if watch is None else watch(captured, graph, plan)
     return run, GraphReport(captured.kind, components, eager, tuple(clock.seconds), tuple(used), shared)

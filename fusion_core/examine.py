@@ -64,6 +64,7 @@ class Explanation:
     executor: str
     seconds: tuple[tuple[str, float], ...]
     memory: MemoryEstimate | None = None
+    reused_buffers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Returns the report."""
@@ -90,15 +91,19 @@ def explanation(
     for report in reports:
         for stage, spent in report.seconds:
             seconds[stage] += spent  # type: ignore[assignment]
+    reused = [(node.name, target.name) for c in components for node, target in c.reused]
+    dying = {target for _, target in reused}
     targets = [
         c.inputs[[i.value for i in c.program.inputs].index(pair.target)].name
         for c in components
         for pair in c.program.aliases
     ]
+    targets = [name for name in targets if name not in dying]
     return Explanation(
         regions=sum(len({c.component.stage for c in r.components}) for r in reports),
         programs=tuple(ProgramReport(p, n) for p, n in programs.items()),
         alias_outputs=tuple(targets),
+        reused_buffers=tuple(f"{name} in {target}" for name, target in reused),
         fresh_outputs=sum(len(c.program.outputs) for c in components),
         sets=tuple(n for c in components for n in c.sets),
         refused_aliases=tuple(n for c in components for n in c.refused),
@@ -119,6 +124,8 @@ def _lines(e: Explanation) -> list[str]:
         f"kernels: {e.kernels}; components that share a launch: {e.packed}",
         f"written inputs: {len(e.alias_outputs)}; fresh outputs: {e.fresh_outputs}",
     ]
+    if e.reused_buffers:
+        lines.append(f"in the memory of a value that dies: {', '.join(e.reused_buffers)}")
     lines += [f"set for {n.target} ({n.line}): {n.reason}" for n in e.sets]
     lines += [f"no alias for {n.target} ({n.line}): {n.reason}" for n in e.refused_aliases]
     eager = Counter((s.operator, s.reason, s.line) for s in e.eager_steps)

@@ -21,6 +21,14 @@ class KernelCache:
         self._options = options
         self._kernels: dict[tuple[FusionProgram, str], Kernel] = {}
 
+    @property
+    def writing_devices(self) -> frozenset[str]:
+        """Device types on which a program may write over inputs that die: where one launch needs all of them anyway."""
+        device = "cuda"
+        return frozenset(
+            {device} if choose_executor(self._options.executor, device).name == "nvfuser" else ()
+        )
+
     def kernel(self, program: FusionProgram, device: str) -> Kernel:
         """Returns the kernel of a program, proved to obey the write rules before the executor sees it."""
         executor = choose_executor(self._options.executor, device)

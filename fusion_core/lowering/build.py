@@ -36,8 +36,8 @@ class Note:
 class Lowered:
     """A program and what its values stand for in the graph. `nodes` are those that it computes, in order.
 
-    `forwarded` maps nodes to the written placeholder that holds their value after the launch. `deferred` are writes to do
-    as copies after the region.
+    `forwarded` maps nodes to the written placeholder that holds their value after the launch, `reused` to an input that
+    dies in the launch and whose memory they take over. `deferred` are writes to do as copies after the region.
     """
 
     component: Component
@@ -51,6 +51,7 @@ class Lowered:
     refused: tuple[Note, ...]
     form: Form
     device: str
+    reused: tuple[tuple[Node, Node], ...] = ()
 
     def operands(self) -> set[Node]:
         """Returns what the program or, in its place, the eager operators of its nodes read from outside."""

@@ -124,9 +124,11 @@ class _Walk:
         taken = [
             p for s, t in outputs.items() for p in self._hold(s, (_piece(self._nodes[s], _reach_bytes(t)),))
         ]
-        for value, target in step.forwarded:
+        reused = step.reused if isinstance(step, Launch) else ()
+        for value, target in (*step.forwarded, *reused):
             self._hold(value, self._holds.get(target, ()))
-        names = [self._nodes[slot].name for slot in (*made, *(target for _, target in step.forwarded))]
+        written = [*(target for _, target in step.forwarded), *(value for value, _ in reused)]
+        names = [self._nodes[slot].name for slot in (*made, *written)]
         return f"{_KINDS[type(step)]} -> {_listed(names)}", tuple(taken)
 
     def _result(self, node: Node) -> tuple[Piece, ...]:
@@ -179,7 +181,8 @@ def _speaking_slot(step: Launch | PackedLaunch | ListLaunch | RunEager | CopyBac
         return step.source
     if isinstance(step, Launch) and step.outputs:
         return step.outputs[0].slot
-    return step.forwarded[0][0] if step.forwarded else step.reads[0]
+    forwarded = step.forwarded + (step.reused if isinstance(step, Launch) else ())
+    return forwarded[0][0] if forwarded else step.reads[0]
 
 
 def _operator_name(node: Node) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor, strided
 from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
 
 from fusion_core.capture import Captured
 from fusion_core.memory.estimate import GraphMemory, Held, MemoryEstimate, Size, StepMemory, combined
@@ -32,6 +35,7 @@ class Watcher:
         self._runs: list[_Watched] = []
         self._saved: dict[str, tuple[Piece, ...]] = {}
         self._observer: Observer | None = None
+        self._real: dict[Piece, Piece] = {}
         self._seen: Seen = {}
 
     def watch(self, captured: Captured, graph: Graph, plan: Plan) -> Callable[[list[Any]], Any]:
@@ -47,9 +51,23 @@ class Watcher:
             self._runs.append(watched)
             if observer is None:
                 return plan.run(arguments)
-            return plan.run_observed(arguments, lambda position: observer.step(number, position))
+            return plan.run_observed(
+                arguments,
+                around=lambda position: observer.step(number, position),
+                look=lambda position, result: self._look(watched.ledger.entries[position], result),
+            )
 
         return run
+
+    def _look(self, entry: Entry, result: Any) -> None:
+        """Notes the storages of a real result: torch's fake tensors foretell some devices and sizes wrongly."""
+        tensors = [t for t in pytree.tree_leaves(result) if isinstance(t, Tensor) and t.layout is strided]
+        storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors}
+        if len(storages) == len(entry.taken):
+            for piece, storage in zip(entry.taken, storages.values(), strict=True):
+                self._real[piece] = dataclasses.replace(
+                    piece, nbytes=storage.nbytes(), device=storage.device.type
+                )
 
     def _donated(self, captured: Captured) -> dict[int, tuple[Piece, ...]]:
         """Returns the pieces behind those inputs of a backward graph that are held for it alone, by position."""
@@ -86,7 +104,10 @@ class Watcher:
         runs = self._runs if seen else self._plans
         graphs = (
             _graph_memory(
-                w, device, {p: s for (run, p), s in seen.items() if run == number}, observed=bool(seen)
+                _Watched(w.kind, _corrected(w.ledger, self._real)),
+                device,
+                {p: s for (run, p), s in seen.items() if run == number},
+                observed=bool(seen),
             )
             for number, w in enumerate(runs)
         )
@@ -103,6 +124,18 @@ def _saved_values(captured: Captured, ledger: Ledger, saved_from: int) -> dict[s
         for value, pieces in zip(values[saved_from:], held[saved_from:], strict=True)
         if isinstance(value, Node)
     }
+
+
+def _corrected(ledger: Ledger, real: Mapping[Piece, Piece]) -> Ledger:
+    """Returns the ledger with those pieces replaced of which the real storage was seen."""
+
+    def each(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+        return tuple(real.get(piece, piece) for piece in pieces)
+
+    entries = tuple(
+        dataclasses.replace(e, taken=each(e.taken), returned=each(e.returned)) for e in ledger.entries
+    )
+    return Ledger(entries, ledger.inputs, each(ledger.given), tuple(each(o) for o in ledger.outputs))
 
 
 def _pieces(ledger: Ledger) -> Iterator[Piece]:

@@ -46,6 +46,7 @@ def bind_launch(lowered: Lowered, slot: Slot, kernel: Kernel, trusted: frozenset
         eager=_eager_steps(lowered, slot),
         outputs=tuple(_output_spec(node, lowered, slot) for node in lowered.outputs),
         forwarded=tuple((slot[value], slot[target]) for value, target in lowered.forwarded),
+        reused=tuple((slot[value], slot[target]) for value, target in lowered.reused),
     )
 
 

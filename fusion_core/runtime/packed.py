@@ -54,7 +54,7 @@ class PackedLaunch:
             given.append(inputs.viewed(tensors))
         buffers = [self._gather(position, tensors) for position, tensors in enumerate(given)]
         try:
-            self.kernel(buffers)
+            self.kernel(list(buffers))  # the kernel may empty its list
         except KernelError:
             return False
         for position in self.targets:

@@ -44,12 +44,19 @@ class Plan:
             step.run(slots)
         return tuple(slots[o.index] if type(o) is SlotRef else o for o in self.outputs)
 
-    def run_observed(self, arguments: list[Any], around: Around) -> tuple[Any, ...]:
-        """Does the same, with each step inside the context that `around` gives for its position."""
+    def run_observed(
+        self, arguments: list[Any], around: Around, look: Callable[[int, Any], None]
+    ) -> tuple[Any, ...]:
+        """Does the same, with each step inside the context that `around` gives for its position.
+
+        `look` is given the position and result of each operator that runs eager.
+        """
         slots = self._filled(arguments)
         for position, step in enumerate(self.steps):
             with around(position):
                 step.run(slots)
+            if isinstance(step, RunEager):
+                look(position, slots[step.output])
         return tuple(slots[o.index] if type(o) is SlotRef else o for o in self.outputs)
 
     def _filled(self, arguments: list[Any]) -> list[Any]:
@@ -171,7 +178,7 @@ def _with_frees(steps: list[AnyStep], kept: set[int]) -> Iterator[AnyStep]:
 
 def _consuming(launch: Launch, dying: tuple[int, ...]) -> Launch:
     """Lets a kernel that can do so free those inputs that nobody needs after it."""
-    needed = {target for _, target in launch.forwarded}
+    needed = {target for _, target in (*launch.forwarded, *launch.reused)}
     consumed = tuple(i for i in dying if i in launch.inputs.slots and i not in needed)
     return replace(launch, consumed=consumed) if launch.kernel.consumes and consumed else launch
 
@@ -182,6 +189,7 @@ def _touched(step: AnyStep) -> Iterator[int]:
         yield from (index for pair in step.forwarded for index in pair)
         if isinstance(step, Launch):
             yield from (o.slot for o in step.outputs)
+            yield from (value for value, _ in step.reused)
     elif isinstance(step, RunEager):
         yield from (a.index for a in step.leaves if isinstance(a, SlotRef))
         yield step.output

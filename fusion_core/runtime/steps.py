@@ -172,6 +172,7 @@ class CopyBack:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Runs a kernel. `reads` are the slots that the kernel or the eager steps need; nobody needs `consumed` ones later.
+    Values in `reused` were written over an input that dies here.
 
     Torch's fake tensors foretell the strides of some operators wrongly; where they did, or where the kernel fails, the
     `eager` steps run instead, which give every value eager's layout.
@@ -184,6 +185,7 @@ class Launch:
     outputs: tuple[OutputSpec, ...]
     forwarded: tuple[tuple[int, int], ...]
     consumed: tuple[int, ...] = ()
+    reused: tuple[tuple[int, int], ...] = ()
 
     def run(self, slots: Slots) -> None:
         """Launches, and lets values that now live in a written input be read there."""
@@ -202,15 +204,15 @@ class Launch:
             return
         for spec, result, like in zip(self.outputs, results, likes, strict=True):
             slots[spec.slot] = _laid_out(result, spec, like)
-        for value, target in self.forwarded:
+        for value, target in (*self.forwarded, *self.reused):
             slots[value] = slots[target]
 
     def _run_eager(self, slots: Slots) -> None:
         own = list(slots)
         for step in self.eager:
             step.run(own)
-        for spec in self.outputs:
-            slots[spec.slot] = own[spec.slot]
+        for value in (*(spec.slot for spec in self.outputs), *(value for value, _ in self.reused)):
+            slots[value] = own[value]
         for value, target in self.forwarded:
             slots[value] = slots[target]
 

@@ -23,13 +23,14 @@ _DROP = "fusealias: the result is dropped"
 class Seen:
     """One call, in bytes above its start: the most, what is held with its result, and what is held without it.
 
-    `events` are those up to the end of the call.
+    `events` are those up to the end of the call; `peak_allocated_bytes` is the peak as the allocator rounds it.
     """
 
     peak_bytes: int
     held_bytes: int
     left_bytes: int
     events: tuple[AllocatorEvent, ...] = ()
+    peak_allocated_bytes: int = 0
 
     @property
     def numbers(self) -> tuple[int, int, int]:
@@ -80,7 +81,7 @@ class CpuMeter:
         for event in during:
             live += event.nbytes
             most = max(most, live)
-        return Seen(most, live, sum(e.nbytes for e in mine), during)
+        return Seen(most, live, sum(e.nbytes for e in mine), during, most)
 
     def events(self, run: Callable[[], Any]) -> tuple[AllocatorEvent, ...]:
         """Runs, and returns the allocator's events up to the end of the call."""
@@ -108,17 +109,18 @@ class CudaMeter:
         """Runs, drops the result, and returns what was seen."""
         gc.collect()
         torch.cuda.synchronize()
-        start = _requested("current")
+        start, allocated = _requested("current"), torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         with _without_collection():
             result = run()
         torch.cuda.synchronize()
         peak = _requested("peak") - start
+        peak_allocated = torch.cuda.max_memory_allocated() - allocated
         gc.collect()
         held = _requested("current") - start
         del result
         gc.collect()
-        return Seen(peak, held, _requested("current") - start)
+        return Seen(peak, held, _requested("current") - start, (), peak_allocated)
 
     def events(self, run: Callable[[], Any]) -> tuple[AllocatorEvent, ...]:
         """Runs, and returns the caching allocator's events up to the end of the call, in bytes as it rounds them."""

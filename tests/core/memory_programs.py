@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch.nn import functional as F
@@ -25,6 +25,9 @@ class Phases:
 
     forward: tuple[int, int]
     backward: tuple[int, int] | None
+    allocated: tuple[int, int] = field(
+        default=(0, 0), compare=False
+    )  # the peaks as the allocator rounds them
 
 
 def foo(a, b):
@@ -170,14 +173,18 @@ def _phases(meter, call, arguments, holder, *, trains):
     leaves = [leaf for leaf in _leaves(holder) if leaf.requires_grad]
     seen = meter.call(forward)
     if not trains:
-        outcome = Phases((seen.peak_bytes, seen.left_bytes), None)
+        outcome = Phases((seen.peak_bytes, seen.left_bytes), None, (seen.peak_allocated_bytes, 0))
     else:
         roots = [t for t in _tensors(results[0]) if t.requires_grad]
         with profiled():
             cotangents = [torch.ones_like(t) for t in roots]
         # gradients are returned, since storing them may copy them, which is no part of the compiled graph
         back = meter.call(lambda: torch.autograd.grad(roots, leaves, cotangents, allow_unused=True))
-        outcome = Phases((seen.peak_bytes, seen.left_bytes), (back.peak_bytes, back.held_bytes))
+        outcome = Phases(
+            (seen.peak_bytes, seen.left_bytes),
+            (back.peak_bytes, back.held_bytes),
+            (seen.peak_allocated_bytes, back.peak_allocated_bytes),
+        )
         with profiled():
             del roots, cotangents
     with profiled():

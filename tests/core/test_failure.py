@@ -28,6 +28,7 @@ class FailsToRun:
         def run(inputs):
             raise KernelError("NVRTC compile error", program)
 
+        run.consumes = False
         return run
 
 
@@ -38,6 +39,7 @@ class OutOfMemory:
         def run(inputs):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
+        run.consumes = False
         return run
 
 
