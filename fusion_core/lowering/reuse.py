@@ -30,33 +30,24 @@ def reuse_buffers(
 ) -> list[AnyLowered]:
     """Returns `steps` with programs on `devices` writing over inputs that die in them, where the write rules allow it."""
     last = _last_readers(steps, graph, facts)
-    return [
-        _reusing(step, [n for n in step.inputs if last.get(facts.storage[n]) == position and _is_own(n)])
-        if isinstance(step, Lowered) and step.device in devices
-        else step
-        for position, step in enumerate(steps)
-    ]
+    returned = {facts.storage[n] for n in graph.output_node().all_input_nodes}
+    changed: list[AnyLowered] = []
+    for position, step in enumerate(steps):
+        if isinstance(step, Lowered) and step.device in devices:
+            dying = [n for n in step.inputs if last.get(facts.storage[n]) == position and _is_whole(n)]
+            step = _reusing(step, dying, frozenset(n for n in step.outputs if facts.storage[n] in returned))
+        changed.append(step)
+    return changed
 
 
 def _last_readers(steps: list[AnyLowered], graph: Graph, facts: AliasFacts) -> dict[StorageClass, int]:
-    """Returns the position of the only step after which a class is not read; classes that live on have none.
-
-    Steps of one stage may change places, so that a class which two of them read has none either.
-    """
-    last: dict[StorageClass, int] = {}
-    for position, step in enumerate(steps):
-        for node in _reads(step):
-            cls = facts.storage[node]
-            before = steps[last[cls]] if cls in last else None
-            last[cls] = position if before is None or not _same_stage(before, step) else -1
-    for step in steps:
-        for lowered in _members(step):
-            last.update(
-                {facts.storage[source]: -1 for copy in lowered.deferred for source in copy.all_input_nodes}
-            )
-    for node in graph.nodes:
-        if node.op in ("placeholder", "get_attr"):
-            last[facts.storage[node]] = -1
+    """Returns the position of the last step that reads a class; -1 for those that are not the plan's alone, or live on."""
+    last = {facts.storage[node]: position for position, step in enumerate(steps) for node in _reads(step)}
+    for lowered in (m for step in steps for m in _members(step)):
+        sources = [source for copy in lowered.deferred for source in copy.all_input_nodes]
+        written = [value for value, _ in lowered.forwarded]  # these live in an input
+        last.update({facts.storage[n]: -1 for n in (*sources, *written)})
+    last.update({facts.storage[n]: -1 for n in graph.nodes if not (is_free(n) or _is_known(n))})
     last.update({facts.storage[n]: -1 for n in graph.output_node().all_input_nodes})
     return last
 
@@ -74,26 +65,27 @@ def _reads(step: AnyLowered) -> Iterator[Node]:
         yield from lowered.operands()
 
 
-def _same_stage(a: AnyLowered, b: AnyLowered) -> bool:
-    stages = [{m.component.stage for m in _members(step)} for step in (a, b)]
-    return not stages[0].isdisjoint(stages[1])
+def _is_known(node: Node) -> bool:
+    """True for results of torch's own operators: others may return memory that they keep."""
+    return str(getattr(node.target, "namespace", "")) in ("aten", "prims")
 
 
-def _is_own(node: Node) -> bool:
-    """True for values that torch's own operators or programs make, each the whole of its storage."""
+def _is_whole(node: Node) -> bool:
+    """True for dense tensors that fill their storage."""
     tensor = fake(node)
-    known = str(getattr(node.target, "namespace", "")) in ("aten", "prims") and not is_free(node)
     whole = static_sizes(tensor) is not None and is_dense(tensor)
-    return known and whole and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
+    return whole and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize
 
 
-def _reusing(lowered: Lowered, dying: list[Node]) -> Lowered:
+def _reusing(lowered: Lowered, dying: list[Node], returned: frozenset[Node]) -> Lowered:
+    """What leaves the graph is never given the memory behind a view: autograd treats views in ways of its own."""
     for node in dying:
-        lowered = next(_candidates(lowered, node), lowered)
+        kept = returned if is_free(node) else frozenset[Node]()
+        lowered = next(_candidates(lowered, node, kept), lowered)
     return lowered
 
 
-def _candidates(lowered: Lowered, dying: Node) -> Iterator[Lowered]:
+def _candidates(lowered: Lowered, dying: Node, kept: frozenset[Node]) -> Iterator[Lowered]:
     """Yields `lowered` with one of its outputs in the memory of `dying`, for each output for which that is safe."""
     program = lowered.program
     target = program.inputs[lowered.inputs.index(dying)]
@@ -103,7 +95,13 @@ def _candidates(lowered: Lowered, dying: Node) -> Iterator[Lowered]:
     for position, (node, value) in enumerate(zip(lowered.outputs, program.outputs, strict=True)):
         alone = program.outputs.count(value) == 1 and all(p.source is not value for p in program.aliases)
         own = inputs.isdisjoint(memory_chain(producers, value))
-        if len(shared) > 1 or not alone or not own or not same_layout(fake(dying), fake(node)):
+        if (
+            node in kept
+            or len(shared) > 1
+            or not alone
+            or not own
+            or not same_layout(fake(dying), fake(node))
+        ):
             continue
         if value.type != target.value.type or any(p.target is target.value for p in program.aliases):
             continue
