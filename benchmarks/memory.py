@@ -62,7 +62,7 @@ def _machine(device: str) -> str:
 
 
 def _rows(case: programs.Case, device: str, *, inductor: bool) -> list[list[str]]:
-    eager = programs.measured(case, device)
+    eager = None if case.only_compiled_on == device else programs.measured(case, device)
     other = programs.measured(case, device, _inductor) if inductor else None
     rows = []
     for bookend in (False, True):
@@ -73,8 +73,10 @@ def _rows(case: programs.Case, device: str, *, inductor: bool) -> list[list[str]
         graphs = [estimate.forward, *([estimate.backward] if case.trains else [])]
         for position, graph in enumerate(graphs):
             phase = ("forward", "backward")[position]
-            numbers = [getattr(p, phase) for p in (seen, eager, other) if p is not None]
-            rows.append(_row(case, phase, bookend, graph, seen.allocated[position], numbers))
+            arms = [None if arm is None else getattr(arm, phase) for arm in (eager, other)]
+            rows.append(
+                _row(case, phase, bookend, graph, getattr(seen, phase), seen.allocated[position], arms)
+            )
     return rows
 
 
@@ -83,9 +85,15 @@ def _inductor(function: Any) -> Any:
 
 
 def _row(
-    case: programs.Case, phase: str, bookend: bool, graph: Any, allocated: int, numbers: list[tuple[int, int]]
+    case: programs.Case,
+    phase: str,
+    bookend: bool,
+    graph: Any,
+    seen: tuple[int, int],
+    allocated: int,
+    arms: list[tuple[int, int] | None],
 ) -> list[str]:
-    (measured, left), eager, *other = numbers
+    measured, left = seen
     apart = f"{graph.peak.bytes - measured:+d}, left {graph.left.bytes - left:+d}"
     return [
         case.name,
@@ -95,8 +103,7 @@ def _row(
         str(measured),
         apart + ("" if not graph.differences else " (steps differ)"),
         f"{graph.peak.allocated_bytes - allocated:+d}",
-        str(eager[0]),
-        str(other[0][0]) if other else "-",
+        *("-" if arm is None else f"{arm[0]}, left {arm[1]}" for arm in arms),
     ]
 
 

@@ -12,11 +12,15 @@ from pytest_fusealias.measure.sessions import meter_for, profiled
 
 @dataclass(frozen=True)
 class Case:
-    """`make(device)` returns a function and its arguments; `trains` tells that a backward follows."""
+    """`make(device)` returns a function and its arguments; `trains` tells that a backward follows.
+
+    `only_compiled_on` names the device on which eager refuses the program.
+    """
 
     name: str
     make: Callable
     trains: bool = False
+    only_compiled_on: str = ""
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,11 @@ CASES = [
     Case("GPT block, 2 x 1024 x 768", module(lambda: Block(768, 12), 2, 1024, 768), trains=True),
     Case("KV-cache step", kv_step),
     Case("Adam", optimizer(torch.optim.Adam)),
-    Case("Adam, capturable foreach", optimizer(torch.optim.Adam, foreach=True, capturable=True)),
+    Case(
+        "Adam, capturable foreach",
+        optimizer(torch.optim.Adam, foreach=True, capturable=True),
+        only_compiled_on="cpu",
+    ),
     Case("AdamW", optimizer(torch.optim.AdamW)),
     Case("SGD with momentum", optimizer(torch.optim.SGD, lr=0.1, momentum=0.9)),
 ]
