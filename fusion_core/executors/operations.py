@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fusion_core.lowering.types import DTYPES
-from fusion_core.program.ir import Argument, Constant, Op
+from fusion_core.program.ir import Argument, Constant, Op, Value
 
 Step = Callable[[list[Any], dict[str, int]], None]
 
@@ -130,6 +130,33 @@ def _bind_operator(op: Op) -> Step:
         slots[result] = value if value.dtype == dtype else value.to(dtype)
 
     return run
+
+
+def bind_in_place(op: Op) -> Step | None:
+    """Returns the callable that computes `op` over its first operand; None where torch has no such operator."""
+    first = op.arguments[0] if op.arguments else None
+    function = _in_place_operator(op.name)
+    if function is None or not isinstance(first, Value) or first.type != op.result.type or first.type.host:
+        return None
+    getters = [_getter(a) for a in op.arguments]
+    keywords = {name: _getter(a) for name, a in op.keywords}
+    result = op.result.index
+
+    def run(slots: list[Any], sizes: dict[str, int]) -> None:
+        del sizes
+        slots[result] = function(
+            *[get(slots) for get in getters], **{k: get(slots) for k, get in keywords.items()}
+        )
+
+    return run
+
+
+def _in_place_operator(name: str) -> Callable[..., Any] | None:
+    packet, _, overload = name.partition(".")
+    if name in _BINDERS or name == "masked_fill.Tensor" or "." in overload:
+        return None
+    found: Callable[..., Any] | None = getattr(getattr(torch.ops.aten, f"{packet}_", None), overload, None)
+    return found
 
 
 def _getter(argument: Argument) -> Callable[[list[Any]], Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fusion_core.executors.base import Kernel
-from fusion_core.executors.operations import Step, bind
+from fusion_core.executors.operations import Step, bind, bind_in_place
 from fusion_core.program.ir import EXTERNAL_OPS, AliasPair, FusionProgram, Op, Value
 from fusion_core.program.verify import ancestors, is_one_kernel, moving_readers
 
@@ -74,8 +74,35 @@ def _with_last_uses(steps: list[_Scheduled], kept: frozenset[int]) -> list[tuple
     return [(step, tuple(gone)) for (step, _), gone in zip(steps, dying, strict=True)]
 
 
-def _computed(op: Op) -> _Scheduled:
-    return bind(op), (*(v.index for v in op.operands()), op.result.index)
+def _computed(op: Op, step: Step | None = None) -> _Scheduled:
+    return step or bind(op), (*(v.index for v in op.operands()), op.result.index)
+
+
+def _in_place_chain(program: FusionProgram, pair: AliasPair, done: set[Value]) -> list[Op]:
+    """Returns the operations that lead from the target to the source, each over the result of the one before.
+
+    Nothing else may read the target or what lies between, so that no order can matter; then a write needs no memory of its
+    own, as in eager. Empty where there is no such chain.
+    """
+    layout = pair.target.type.layout
+    storages = [i.storage for i in program.inputs if i.value is pair.target]
+    alone = [i.storage for i in program.inputs].count(storages[0]) == 1
+    if not alone or (layout is not None and not layout.is_dense):
+        return []
+    producers, chain, value = program.producers(), list[Op](), pair.source
+    while value is not pair.target:
+        op = producers.get(value)
+        if op is None or value in done or bind_in_place(op) is None:
+            return []
+        chain.append(op)
+        first = op.arguments[0]
+        assert isinstance(first, Value)
+        read_elsewhere = [o for o in program.ops if o is not op and first in o.operands()]
+        kept = first in program.outputs or any(p.source is first for p in program.aliases)
+        if read_elsewhere or kept:
+            return []
+        value = first
+    return chain[::-1]
 
 
 def _schedule(program: FusionProgram) -> Iterable[_Scheduled]:
@@ -91,6 +118,13 @@ def _schedule(program: FusionProgram) -> Iterable[_Scheduled]:
 
     for pair in program.aliases:
         needed = ancestors(program.ops, pair.source)
+        chain = _in_place_chain(program, pair, done)
+        if chain:
+            over = {op.result for op in chain}
+            yield from compute(needed - over)
+            done |= over
+            yield from (_computed(op, bind_in_place(op)) for op in chain)
+            continue
         yield from compute(needed)
         if is_one_kernel(program.ops, pair.target, pair.source):
             readers = [op for op in program.ops if pair.target in op.operands()]

@@ -36,7 +36,7 @@ class Watcher:
         self._saved: dict[str, tuple[Piece, ...]] = {}
         self._observer: Observer | None = None
         self._real: dict[Piece, Piece] = {}
-        self._seen: Seen = {}
+        self._seen: Seen | None = None
 
     def watch(self, captured: Captured, graph: Graph, plan: Plan) -> Callable[[list[Any]], Any]:
         """Returns what runs `plan` and is watched; a `Watch` of the backend."""
@@ -100,14 +100,14 @@ class Watcher:
 
     def estimate(self, doubts: list[str]) -> MemoryEstimate:
         """Returns the estimate of the last observed call; without one, of every plan in the order of compilation."""
-        device, seen = self.device, self._seen
-        runs = self._runs if seen else self._plans
+        device, observed, seen = self.device, self._seen is not None, self._seen or {}
+        runs = self._runs if observed else self._plans
         graphs = (
             _graph_memory(
                 _Watched(w.kind, _corrected(w.ledger, self._real)),
                 device,
                 {p: s for (run, p), s in seen.items() if run == number},
-                observed=bool(seen),
+                observed=observed,
             )
             for number, w in enumerate(runs)
         )

@@ -43,6 +43,16 @@ IN_PLACE: dict[Any, Any] = {
 }
 
 
+# Views that keep the order of elements; `_unsafe_view` is one of a value that nobody else sees.
+_ORDER_KEEPING = {
+    aten.view.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
     """`value` is `base` with some elements changed by `node`, which is `value` itself or a custom operator."""
@@ -54,8 +64,9 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Updates, first to last, whose last value `copy` writes to `target`."""
+    """Updates, first to last, whose last value `copy` writes to `owner`; `target` is that input, or a view of all of it."""
 
+    owner: Node
     target: Node
     copy: Node
     updates: tuple[Update, ...]
@@ -87,16 +98,28 @@ def reinplace(graph: Graph, facts: AliasFacts, rebuilt: frozenset[int]) -> Graph
 def _chain(copy: Node) -> Chain | None:
     if copy.target is not COPY_ or not all(isinstance(a, Node) for a in copy.args):
         return None
-    target, value = copy.args[0], copy.args[1]
-    assert isinstance(target, Node)
+    owner, value = copy.args[0], copy.args[1]
+    assert isinstance(owner, Node)
     assert isinstance(value, Node)
+    if owner.op != "placeholder":
+        return None
+    value = _unviewed(value, {*_ORDER_KEEPING, aten._unsafe_view.default})
     updates: list[Update] = []
     while (update := _update(value)) is not None:
         updates.insert(0, update)
         value = update.base
-    if target.op != "placeholder" or not updates or not _alike(target, updates[0].base):
+    if not updates or not _alike(owner, copy.args[1]):
         return None
-    return Chain(target, copy, tuple(updates))
+    if _unviewed(value, _ORDER_KEEPING) is owner:
+        return Chain(owner, value, copy, tuple(updates))
+    return Chain(owner, owner, copy, tuple(updates)) if _alike(owner, value) else None
+
+
+def _unviewed(node: Node, views: set[Any]) -> Node:
+    """Returns what `node` is a view of, through views of these kinds."""
+    while node.target in views and isinstance(node.args[0], Node):
+        node = node.args[0]
+    return node
 
 
 def _update(value: Node) -> Update | None:
@@ -111,7 +134,7 @@ def _update(value: Node) -> Update | None:
     return None
 
 
-def _alike(a: Node, b: Node) -> bool:
+def _alike(a: Node, b: Any) -> bool:
     first, second = tensor_of(a), tensor_of(b)
     if first is None or second is None:
         return False
@@ -125,14 +148,14 @@ def _order(
     """Returns pairs (earlier, later) that the rewrite needs beyond the graph's own order, or None where it is illegal."""
     kept = {v for i, v in enumerate(graph.output_node().args[0]) if i not in rebuilt}  # type: ignore[arg-type]
     edges: list[tuple[Node, Node]] = []
-    values = [chain.target] if chain.root is not chain.target else []
+    values = [chain.owner] if chain.root is not chain.owner else []
     values += [update.base for update in chain.updates]
     nexts = [chain.updates[0].node] * (len(values) - len(chain.updates)) + [u.node for u in chain.updates]
     for value, following in zip(values, nexts, strict=True):
         for reader in _readers(value):
-            if reader.op == "output" or reader in kept:
+            if reader.op == "output" and not kept.isdisjoint(_viewed(value)):
                 return None
-            if reader is following or reader is chain.copy:
+            if reader.op == "output" or reader is following or reader is chain.copy:
                 continue
             if facts.effects[reader].writes:
                 return None

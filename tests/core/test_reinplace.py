@@ -7,6 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusion_core
 from fusion_core import explain
+from pytest_fusealias.build import Program
+from pytest_fusealias.check import check
+from pytest_fusealias.model import Outcome, Spec
 
 
 @torch.library.custom_op("fusealias_tests::write_at", mutates_args={"cache"})
@@ -206,3 +209,48 @@ def test_views_of_one_storage_write_through_their_base():
         return ([base[0:5], base[2:7]],)
 
     assert_equal(write, inputs)
+
+
+def flat_rows(cache, index, rows):
+    cache.view(-1)[index] = rows
+    return cache
+
+
+def flat_then_sum(cache, index, rows):
+    before = cache.sum()
+    cache.view(-1).index_add_(0, index, rows)
+    return before, cache.sum()
+
+
+def through_unsqueeze(cache, index, rows):
+    del index, rows
+    cache.unsqueeze(0)[0, :, 1] = 7
+    return cache.t() + 1
+
+
+@pytest.mark.parametrize("update", [flat_rows, flat_then_sum, through_unsqueeze])
+def test_update_through_a_view_of_the_whole(update):
+    """An update of a flattened cache costs what it writes, not the cache."""
+
+    def make():
+        torch.manual_seed(0)
+        return Program(update, (torch.randn(64, 64), torch.tensor([1, 70]), torch.randn(2)))
+
+    assert check(make, Spec(backend="fusion_core")).outcome is Outcome.PASS
+    arguments = make().args
+    estimate = fusion_core.estimate_memory(update, *arguments)
+    bound = arguments[0].nbytes + 64 if update is through_unsqueeze else 64
+    assert estimate.peak_bytes <= bound, str(estimate)
+
+
+def test_flat_update_of_a_value_that_is_returned_before_it():
+    def step(cache, index, rows):
+        old = cache * 1
+        cache.view(-1)[index] = rows
+        return old
+
+    def make():
+        torch.manual_seed(0)
+        return Program(step, (torch.randn(8, 8), torch.tensor([1, 7]), torch.randn(2)))
+
+    assert check(make, Spec(backend="fusion_core")).outcome is Outcome.PASS
