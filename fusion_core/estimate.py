@@ -39,8 +39,8 @@ def estimate_memory(
     did not run one itself). `dynamic` and `options` are those of the compilation.
 
     Everything that the function reaches is put back afterwards, as by `explain`.
-    Raises what the function raises, OptionError for unknown options, and ProfilerBusyError where a torch profiler is
-    active.
+    Raises what the function raises, OptionError for unknown options, and ProfilerUnavailableError where no torch
+    profiler can run.
     """
     parsed, watcher = parse_options(options), Watcher()
     refused: list[str] = []

@@ -30,8 +30,8 @@ class Recording:
     events: tuple[AllocatorEvent, ...] = field(default=())
 
 
-class ProfilerBusyError(RuntimeError):
-    """A profiler is active already, and torch has room for one."""
+class ProfilerUnavailableError(RuntimeError):
+    """A profiler is active already, of which torch has room for one; or this torch was built without."""
 
 
 @contextmanager
@@ -39,10 +39,12 @@ def recorded() -> Iterator[Recording]:
     """Records the allocator's events of the block: those of all devices, from this thread and from torch's own.
 
     The profiler knows the size of what is given back only if it saw it taken, so tensors made while none ran are missed.
-    Raises ProfilerBusyError.
+    Raises ProfilerUnavailableError.
     """
+    if not torch.profiler.kineto_available():
+        raise ProfilerUnavailableError("this torch was built without its profiler (kineto)")
     if torch._C._autograd._profiler_enabled():
-        raise ProfilerBusyError("a torch profiler is active already")
+        raise ProfilerUnavailableError("a torch profiler is active already")
     recording = Recording()
     profiler = profile(use_kineto=True, profile_memory=True)
     with _muted():

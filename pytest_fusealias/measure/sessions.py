@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.profiler import record_function
 
-from fusion_core.memory.events import AllocatorEvent, ProfilerBusyError, recorded
+from fusion_core.memory.events import AllocatorEvent, ProfilerUnavailableError, recorded
 from pytest_fusealias.measurement import NotMeasuredError
 
 LARGEST_NUMBER_BYTES = 16  # complex128
@@ -146,7 +146,7 @@ def profiled() -> Iterator[list[AllocatorEvent]]:
     try:
         with recorded() as recording:
             yield events
-    except ProfilerBusyError as error:
+    except ProfilerUnavailableError as error:
         raise NotMeasuredError(str(error)) from None
     events += recording.events
 

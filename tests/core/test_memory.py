@@ -6,7 +6,7 @@ import torch
 
 import fusion_core
 from fusion_core import estimate_memory
-from fusion_core.memory.events import ProfilerBusyError, recorded
+from fusion_core.memory.events import ProfilerUnavailableError, recorded
 
 
 @pytest.mark.filterwarnings(
@@ -137,7 +137,7 @@ def test_function_and_state_are_left_as_they_were():
 
 
 def test_active_profiler_is_refused_before_anything_is_observed():
-    with recorded(), pytest.raises(ProfilerBusyError, match="active already"):
+    with recorded(), pytest.raises(ProfilerUnavailableError, match="active already"):
         estimate_memory(torch.sin, torch.randn(3))
 
 

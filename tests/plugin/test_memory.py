@@ -184,6 +184,13 @@ def test_active_profiler_is_not_measured_and_fails_under_strict():
     assert verdict.outcome is Outcome.FAIL
 
 
+def test_torch_without_profiler_is_not_measured(monkeypatch):
+    monkeypatch.setattr(torch.profiler, "kineto_available", lambda: False)
+    verdict = check(make_inference, Spec(backend="eager", max_peak_delta=0))
+    assert verdict["memory"].outcome is Outcome.NOT_MEASURED
+    assert "without its profiler" in verdict["memory"].reason
+
+
 def test_calls_that_do_not_agree_are_not_measured():
     verdict = check(
         lambda: Program(grows, ([],)), Spec(backend="eager", max_peak_delta=0, checks=("values",))
