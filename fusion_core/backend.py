@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from fusion_core.alias import AliasFacts, analyze, is_free
 from fusion_core.capture import AotRefusalError, Captured, Compiled, compile_through_aot
+from fusion_core.collection import without_collection
 from fusion_core.components import Component
 from fusion_core.errors import FallbackError, OptionError
 from fusion_core.examine import GraphReport
@@ -131,23 +130,11 @@ class CompiledGraph:
             return Compiled(self._module)
 
     def _compile_graph(self, captured: Captured) -> Run:
-        with _without_collection():
+        with without_collection():  # tracing leaves millions of objects
             run, report = compile_graph(captured, self._options, self._kernels, self._watch)
         if self._record is not None:
             self._record(report)
         return run
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Puts off garbage collection: tracing leaves millions of objects, and a pass over them costs as much as a stage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _addresses(arguments: tuple[Any, ...]) -> list[Any]:

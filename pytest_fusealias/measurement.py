@@ -35,6 +35,12 @@ class Timeline:
         """Height of the highest point."""
         return max(self.live_bytes, default=0)
 
+    def thinned(self, most: int) -> list[int]:
+        """Returns at most so many points, each the highest of those that it stands for."""
+        count = len(self.live_bytes)
+        kept = min(count, most)
+        return [max(self.live_bytes[i * count // kept : (i + 1) * count // kept]) for i in range(kept)]
+
 
 @dataclass(frozen=True, slots=True)
 class ArmMemory:

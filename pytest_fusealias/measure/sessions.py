@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.profiler import record_function
 
+from fusion_core.collection import without_collection
 from fusion_core.memory.events import AllocatorEvent, ProfilerUnavailableError, recorded
 from pytest_fusealias.measurement import NotMeasuredError
 
@@ -111,7 +112,7 @@ class CudaMeter:
         torch.cuda.synchronize()
         start, allocated = _requested("current"), torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        with _without_collection():
+        with without_collection():
             result = run()
         torch.cuda.synchronize()
         peak = _requested("peak") - start
@@ -131,7 +132,7 @@ class CudaMeter:
 
 
 def _run_and_drop(run: Callable[[], Any]) -> None:
-    with _without_collection():
+    with without_collection():
         result = run()
     gc.collect()
     with record_function(_DROP):
@@ -149,18 +150,6 @@ def profiled() -> Iterator[list[AllocatorEvent]]:
     except ProfilerUnavailableError as error:
         raise NotMeasuredError(str(error)) from None
     events += recording.events
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Keeps the collector from freeing cycles at a moment of its choice."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _requested(which: str) -> int:

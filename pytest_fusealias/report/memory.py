@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 58
 _SHOWN_VALUES = 12
+_BARS_SHOWN = 40
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -35,7 +36,7 @@ def _arms(measured: MemoryComparison) -> tuple[tuple[str, ArmMemory], ...]:
 
 def _column(arm: ArmMemory, name: str, top: int) -> Iterator[str]:
     yield f"{name}: peak {bytes_text(arm.peak_bytes)}, retained {bytes_text(arm.retained_bytes)}"
-    yield _sparkline(arm.timeline.live_bytes, top)
+    yield _sparkline(arm.timeline.thinned(_BARS_SHOWN), top)
     values = arm.timeline.at_peak
     yield from (f"{value.nbytes:>12} B  {value.source}" for value in values[:_SHOWN_VALUES])
     if len(values) > _SHOWN_VALUES:
@@ -43,12 +44,5 @@ def _column(arm: ArmMemory, name: str, top: int) -> Iterator[str]:
         yield f"{sum(v.nbytes for v in rest):>12} B  in {len(rest)} more"
 
 
-def _sparkline(live_bytes: tuple[int, ...], top: int, width: int = 40) -> str:
-    """Returns the curve in at most `width` characters; each shows the highest of the points that it stands for."""
-    count = len(live_bytes)
-    width = min(width, count)
-    highest = [
-        max(live_bytes[i * count // width : max((i + 1) * count // width, i * count // width + 1)])
-        for i in range(width)
-    ]
-    return "".join(_BARS[min(max(round(h / top * (len(_BARS) - 1)), 0), len(_BARS) - 1)] for h in highest)
+def _sparkline(points: list[int], top: int) -> str:
+    return "".join(_BARS[min(max(round(p / top * (len(_BARS) - 1)), 0), len(_BARS) - 1)] for p in points)

@@ -56,17 +56,17 @@ def svg(title: str, measured: MemoryComparison) -> str:
 
 
 def _chart(name: str, arm: ArmMemory, top: int, y: int) -> Iterator[str]:
-    points = _thinned(arm.timeline.live_bytes)
+    points = arm.timeline.thinned(_MOST_POINTS)
     right, bottom = _WIDTH - _LEFT, y + _HEIGHT
     step = (right - _LEFT) / max(len(points), 1)
     line = f"M{_LEFT},{bottom}"
-    for index, (_, live) in enumerate(points):
+    for index, live in enumerate(points):
         level = bottom - max(live, 0) / top * _HEIGHT
         line += f"V{level:.1f}H{_LEFT + (index + 1) * step:.1f}"
     yield f'<text x="{_LEFT}" y="{y - 8}">{name}: peak {bytes_text(arm.peak_bytes)}, retained '
     yield f"{bytes_text(arm.retained_bytes)}</text>"
     yield f'<path class="area" d="{line}V{bottom}Z"/><path class="axis" d="M{_LEFT},{bottom}H{right}"/>'
-    peak = max(range(len(points)), key=lambda i: points[i][1], default=0)
+    peak = max(range(len(points)), key=points.__getitem__, default=0)
     x = _LEFT + (peak + 0.5) * step
     level = bottom - arm.timeline.peak_bytes / top * _HEIGHT
     yield f'<path class="mark" d="M{_LEFT},{level:.1f}H{right}"/><circle class="dot" cx="{x:.1f}" cy="{level:.1f}" r="4"/>'
@@ -74,15 +74,3 @@ def _chart(name: str, arm: ArmMemory, top: int, y: int) -> Iterator[str]:
         largest = max(arm.timeline.at_peak, key=lambda a: a.nbytes)
         text = f"largest at the peak: {bytes_text(largest.nbytes)}, {largest.source}"
         yield f'<text x="{_LEFT}" y="{bottom + 18}" class="quiet">{escape(text)}</text>'
-
-
-def _thinned(live_bytes: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Returns (event, bytes) of at most so many points that can be seen; each is the highest of its neighbours."""
-    count = len(live_bytes)
-    kept = min(count, _MOST_POINTS)
-    found = []
-    for i in range(kept):
-        start, stop = i * count // kept, (i + 1) * count // kept
-        best = max(range(start, stop), key=live_bytes.__getitem__)
-        found.append((best, live_bytes[best]))
-    return found

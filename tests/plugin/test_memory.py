@@ -247,6 +247,13 @@ def test_peak_of_an_empty_timeline():
     assert Timeline((0, 5, 3), (Allocation(5, "x"),)).peak == 1
 
 
+def test_thinned_timeline_keeps_the_highest_points():
+    timeline = Timeline((0, 7, 1, 2, 9, 3), ())
+    assert timeline.thinned(3) == [7, 2, 9]
+    assert timeline.thinned(100) == list(timeline.live_bytes)
+    assert Timeline((), ()).thinned(3) == []
+
+
 SUITE = """
 import pytest
 import torch
