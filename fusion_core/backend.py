@@ -15,7 +15,7 @@ from fusion_core.capture import AotRefusalError, Captured, Compiled, compile_thr
 from fusion_core.collection import without_collection
 from fusion_core.components import Component
 from fusion_core.errors import FallbackError, OptionError
-from fusion_core.examine import GraphReport
+from fusion_core.examine import GraphReport, count_kernels, count_regions
 from fusion_core.executors import nvfuser
 from fusion_core.executors.base import Kernel
 from fusion_core.kernels import KernelCache
@@ -77,6 +77,7 @@ class CompiledGraph:
         self._module = module
         self._options = options
         self._record = record
+        self._reports: list[GraphReport] = []
         self._watch = watch
         self._kernels = KernelCache(options)
         self._plans: dict[tuple[Pattern, Any], Callable[..., Any]] = {}
@@ -125,16 +126,24 @@ class CompiledGraph:
             if self._options.fallback == "error":
                 raise FallbackError(f"AOTAutograd refuses the graph: {error}") from error
             whole = Unsupported(WHOLE_GRAPH, f"AOTAutograd refuses it: {str(error)[:200]}", "")
-            if self._record is not None:
-                self._record(GraphReport("inference", (), (whole,), ()))
+            self._note(GraphReport("inference", (), (whole,), ()))
             return Compiled(self._module)
 
     def _compile_graph(self, captured: Captured) -> Run:
         with without_collection():  # tracing leaves millions of objects
             run, report = compile_graph(captured, self._options, self._kernels, self._watch)
+        self._note(report)
+        return run
+
+    def _note(self, report: GraphReport) -> None:
+        self._reports.append(report)
         if self._record is not None:
             self._record(report)
-        return run
+
+    @property
+    def fusion_counts(self) -> tuple[int, int]:
+        """Regions and distinct compiled programs so far; graphs of backward are compiled late."""
+        return count_regions(self._reports), count_kernels(self._reports)
 
 
 def _addresses(arguments: tuple[Any, ...]) -> list[Any]:

@@ -17,3 +17,17 @@ def without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Spares what lives already from the collections to come, each of which would go over all of it."""
+    gc.collect()
+    frozen = gc.get_freeze_count() == 0
+    if frozen:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        if frozen:
+            gc.unfreeze()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +101,7 @@ def explanation(
     ]
     targets = [name for name in targets if name not in dying]
     return Explanation(
-        regions=sum(len({c.component.stage for c in r.components}) for r in reports),
+        regions=count_regions(reports),
         programs=tuple(ProgramReport(p, n) for p, n in programs.items()),
         alias_outputs=tuple(targets),
         reused_buffers=tuple(f"{name} in {target}" for name, target in reused),
@@ -109,13 +110,23 @@ def explanation(
         refused_aliases=tuple(n for c in components for n in c.refused),
         eager_steps=tuple(s for r in reports for s in r.eager_steps),
         graph_breaks=tuple(graph_breaks),
-        kernels=len({p for r in reports for p in r.kernels}),
+        kernels=count_kernels(reports),
         packed=sum(r.packed for r in reports),
         graphs=len(reports),
         executor=executor,
         seconds=tuple(seconds.items()),
         memory=memory,
     )
+
+
+def count_regions(reports: Iterable[GraphReport]) -> int:
+    """Returns the regions of several graphs."""
+    return sum(len({c.component.stage for c in r.components}) for r in reports)
+
+
+def count_kernels(reports: Iterable[GraphReport]) -> int:
+    """Returns the distinct programs that were compiled for several graphs."""
+    return len({p for r in reports for p in r.kernels})
 
 
 def _lines(e: Explanation) -> list[str]:

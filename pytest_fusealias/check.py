@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import functools
-import random
-import sys
 from typing import TYPE_CHECKING
 
-import torch
-
-from pytest_fusealias.bounds import memory_findings
+from pytest_fusealias.bounded import Bounds, kept_random_state
 from pytest_fusealias.build import (
     ProgramError,
     build,
@@ -21,28 +15,35 @@ from pytest_fusealias.build import (
 )
 from pytest_fusealias.compare import compare, decide
 from pytest_fusealias.compilers import forget_compiled, resolve
-from pytest_fusealias.measure.memory import measure_memory
-from pytest_fusealias.measurement import NotMeasuredError
+from pytest_fusealias.locks import DeviceGate
 from pytest_fusealias.model import UNMEASURED, CheckResult, Outcome, Spec, Verdict
 from pytest_fusealias.observation import Observation
+from pytest_fusealias.relation import alias_diagram
 from pytest_fusealias.run import run_compiled, run_control, run_eager
+from pytest_fusealias.timing import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_fusealias.build import Program
-    from pytest_fusealias.measurement import MemoryComparison
 
 
-def check(factory: Callable[[], Program], spec: Spec) -> Verdict:
+_NO_BACKEND = "no backend to compare with; name one in the marker or with --fusion-backend"
+
+
+def check(
+    factory: Callable[[], Program], spec: Spec, budget: Budget | None = None, gate: DeviceGate | None = None
+) -> Verdict:
     """Builds the program three times, runs it in eager (twice) and compiled, and returns the verdict.
 
-    Raises ProgramError where the program cannot be judged, and UnknownBackendError.
+    Bounds are measured within `budget`; `gate` is the lock of the device. Raises ProgramError where the program cannot
+    be judged, and UnknownBackendError.
     """
     if spec.backend is None:
-        raise ProgramError("no backend to compare with; name one in the marker or with --fusion-backend")
+        raise ProgramError(_NO_BACKEND)
     compiler = resolve(spec.backend)
-    with _kept_random_state():
+    budget, gate = budget or Budget(), gate or DeviceGate("cpu")
+    with gate.shared(), kept_random_state():
         programs = {name: build(factory, spec.seed) for name in ("eager", "control", "compiled")}
         eager_program, control_program, compiled_program = programs.values()
         require_disjoint(programs)
@@ -59,68 +60,40 @@ def check(factory: Callable[[], Program], spec: Spec) -> Verdict:
     results = [decide(name, found, spec, compiler.name) for name, found in findings.items()]
     results = list(_with_doubts(results, eager, control, compiled, spec))
 
-    @functools.cache
-    def measure() -> MemoryComparison:
-        with _kept_random_state():
-            return measure_memory(factory, spec, compiler)
-
-    bounded, memory = _memory(measure, eager, compiled, spec, compiler.name)
+    bounds = Bounds(factory, spec, compiler, budget, gate)
+    raised = next((arm for arm, seen in (("eager", eager), ("compiled", compiled)) if seen.error), None)
     return Verdict(
         backend=compiler.name,
-        checks=(*results, *bounded),
+        checks=(*results, *bounds.decide(f"the {raised} program raises" if raised else "")),
         refused=eager.error is None and compiled.error is not None,
         graphs=compiled.compilation.graphs if compiled.compilation else None,
         tensors=len(eager.tensors),
         strict=spec.strict,
-        memory=memory,
-        measure_memory=measure,
+        memory=bounds.memory,
+        bench=bounds.bench,
+        diagram=_diagram(results, eager, compiled),
+        measure_memory=bounds.measured_memory,
     )
 
 
-def measure_program(factory: Callable[[], Program], spec: Spec) -> MemoryComparison:
-    """Measures the memory of the program without checking it; raises NotMeasuredError and UnknownBackendError."""
-    if spec.backend is None:
-        raise ProgramError("no backend to compare with; name one in the marker or with --fusion-backend")
-    with _kept_random_state():
-        return measure_memory(factory, spec, resolve(spec.backend))
+def _diagram(
+    results: list[CheckResult], eager: Observation, compiled: Observation
+) -> tuple[tuple[str, str, str, str], ...]:
+    if not any(r.check in ("alias", "identity") and r.findings for r in results):
+        return ()
+    return alias_diagram(eager.relations, compiled.relations)
 
 
-def _memory(
-    measure: Callable[[], MemoryComparison],
-    eager: Observation,
-    compiled: Observation,
+def measure_program(
+    factory: Callable[[], Program],
     spec: Spec,
-    backend: str,
-) -> tuple[list[CheckResult], MemoryComparison | None]:
-    """Returns the check of memory where a bound asks for it, and the measurement where it was made."""
-    if not (spec.bounds_memory or spec.keeps_timeline):
-        return [], None
-    raised = next((arm for arm, seen in (("eager", eager), ("compiled", compiled)) if seen.error), None)
-    try:
-        if raised is not None:
-            raise NotMeasuredError(f"the {raised} program raises")
-        measured = measure()
-    except NotMeasuredError as reason:
-        return [CheckResult("memory", Outcome.NOT_MEASURED, (), str(reason))], None
-    if not spec.bounds_memory:
-        return [], measured
-    return [decide("memory", memory_findings(measured, spec), spec, backend)], measured
-
-
-@contextlib.contextmanager
-def _kept_random_state() -> Iterator[None]:
-    """Leaves the test's random generators as they were found."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    numpy = sys.modules.get("numpy")
-    numpy_state = numpy.random.get_state() if numpy is not None else None
-    python_state = random.getstate()
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(python_state)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
+    budget: Budget,
+    gate: DeviceGate,
+) -> Bounds:
+    """Returns what measures the memory and the time of the program without checking it; raises UnknownBackendError."""
+    if spec.backend is None:
+        raise ProgramError(_NO_BACKEND)
+    return Bounds(factory, spec, resolve(spec.backend), budget, gate)
 
 
 def _with_written(eager: Observation, control: Observation) -> Observation:

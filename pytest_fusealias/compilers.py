@@ -1,4 +1,4 @@
-"""Backends by name or callable, and how a function is compiled and its graphs counted; the only file to speak to Dynamo."""
+"""Backends by name or callable, and how a function is compiled and its graphs counted."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._dynamo
 
+from pytest_fusealias.dynamo import generated_kernels
 from pytest_fusealias.observation import Compilation
 
 if TYPE_CHECKING:
@@ -101,13 +102,26 @@ def _takes_function(backend: Callable[..., Any]) -> bool:
 
 
 class Compiled:
-    """A compiled function together with the counts of what its compiler did."""
+    """A compiled function together with the counts of what its compiler did.
 
-    def __init__(self, compiler: Compiler, function: Callable[..., Any], dynamic: bool | None) -> None:
+    Counting executions costs time at every call: `counts_executions=False` leaves that out.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        function: Callable[..., Any],
+        dynamic: bool | None,
+        *,
+        counts_executions: bool = True,
+    ) -> None:
         self._compiler = compiler
         self._function = function
         self._counts = _Counts()
+        self._counts_executions = counts_executions
+        self._results: list[Any] = []
         self._graphs_before = _graphs_in_process()
+        self._kernels_before = generated_kernels() or 0
         if compiler.takes_function:
             self.call = compiler.target(function)
         else:
@@ -120,6 +134,16 @@ class Compiled:
         graphs = _graphs_in_process() - self._graphs_before  # zero proves nothing: it may not use Dynamo
         return Compilation(graphs=graphs or None, is_same_function=self.call is self._function)
 
+    def fused(self) -> tuple[int | None, int | None]:
+        """Returns regions and kernels so far, of fusion_core and inductor; None where the compiler does not tell."""
+        told = [result.fusion_counts for result in self._results if hasattr(result, "fusion_counts")]
+        if told:
+            return sum(regions for regions, _ in told), sum(kernels for _, kernels in told)
+        generated = generated_kernels()
+        if generated is None or "inductor" not in self._compiler.name:
+            return None, None
+        return generated - self._kernels_before, generated - self._kernels_before
+
     def _backend(self) -> Callable[..., Any]:
         target, counts = self._compiler.target, self._counts
         inner = torch._dynamo.lookup_backend(target) if isinstance(target, str) else target
@@ -127,6 +151,9 @@ class Compiled:
         def counting_backend(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
             compiled = inner(graph, example_inputs)
             counts.graphs += 1
+            self._results.append(compiled)
+            if not self._counts_executions:
+                return compiled
 
             @functools.wraps(compiled, updated=("__dict__",) if hasattr(compiled, "__dict__") else ())
             def counted(*args: Any) -> Any:

@@ -52,11 +52,23 @@ def fusion_memory(request: pytest.FixtureRequest) -> imperative.MemoryMeter:
 
 
 @pytest.fixture
+def fusion_bench(request: pytest.FixtureRequest) -> imperative.Bencher:
+    """Measures time, compilation and memory, without comparing results: `fusion_bench(function, make=..., backend=...)`.
+
+    Returns a Benchmark with `time` and `facts`. Bounds of the marker, or given here, fail the test; the measurement
+    stands in the table. Raises NotMeasuredError where nothing can be measured; skips under `--fusion-bench-skip`.
+    """
+    if request.config.stash[session.SETTINGS].bench.budget.skipped:
+        pytest.skip("--fusion-bench-skip")
+    return imperative.Bencher(request.node)
+
+
+@pytest.fixture
 def fusion_device(request: pytest.FixtureRequest) -> torch.device:
     """The device that marked tests build on."""
     import torch
 
-    return torch.device(request.config.stash[session.SETTINGS].device)
+    return torch.device(session.device_of(request.config))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import shlex
 import sys
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 from pytest_fusealias import session
+from pytest_fusealias.devices import gate_of
 from pytest_fusealias.markers import NAME, MarkerError, arguments_of, make_spec, program_parameters
+from pytest_fusealias.recording import against_baseline, entry_of
 from pytest_fusealias.report.failure import failure_text
 from pytest_fusealias.report.timeline import write_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_fusealias.baseline.judge import Change
     from pytest_fusealias.build import Program
     from pytest_fusealias.model import Spec, Verdict
     from pytest_fusealias.options import Settings
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 BACKEND_PARAMETER = "_fusion_backend"
 BUILDER_FIXTURE = "fusion_program"
 IMPERATIVE_FIXTURE = "fusion_check"
+BENCH_FIXTURE = "fusion_bench"
+_IMPERATIVE = frozenset({IMPERATIVE_FIXTURE, BENCH_FIXTURE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ def _has_mark(obj: object) -> bool:
 def prepare(metafunc: pytest.Metafunc) -> None:
     """Validates a marked test at collection and parametrizes it over its backends and program parameters."""
     marks = list(metafunc.definition.iter_markers(NAME))
-    imperative = IMPERATIVE_FIXTURE in metafunc.fixturenames
+    imperative = not _IMPERATIVE.isdisjoint(metafunc.fixturenames)
     if not marks and not imperative:
         return
     try:
@@ -154,7 +160,7 @@ def registered(config: pytest.Config, backend: Any) -> Any:
 def run_marked(item: pytest.Function) -> bool:
     """Runs a marked test in body or builder form; returns False for every other test, which pytest then runs."""
     marks = list(item.iter_markers(NAME))
-    if not marks or IMPERATIVE_FIXTURE in item.fixturenames:
+    if not marks or not _IMPERATIVE.isdisjoint(item.fixturenames):
         return False
     if hasattr(item, "callspec") and any(m.name == NAME for m in item.callspec.marks):
         fail(
@@ -166,6 +172,12 @@ def run_marked(item: pytest.Function) -> bool:
     return True
 
 
+def is_measured(item: pytest.Item) -> bool:
+    """True for the tests that `--fusion-bench` measures: marked ones, and those that check or measure by a fixture."""
+    marked = item.get_closest_marker(NAME) is not None
+    return marked or not _IMPERATIVE.isdisjoint(getattr(item, "fixturenames", ()))
+
+
 def spec_for(item: pytest.Function, arguments: dict[str, Any], backend: object = None) -> Spec:
     """Returns the item's Spec; `backend` overrides the one that the item is parametrized with."""
     settings: Settings = item.config.stash[session.SETTINGS]
@@ -173,7 +185,7 @@ def spec_for(item: pytest.Function, arguments: dict[str, Any], backend: object =
         backend = item.callspec.params.get(BACKEND_PARAMETER) if hasattr(item, "callspec") else None
     if backend is None:
         backend = backends_of(arguments, item.config)[0]
-    return make_spec(arguments, settings, registered(item.config, backend))
+    return make_spec(arguments, settings, registered(item.config, backend), session.device_of(item.config))
 
 
 def _spec_or_fail(item: pytest.Function, arguments: dict[str, Any]) -> Spec:
@@ -194,17 +206,30 @@ def judge(item: pytest.Function, factory: Callable[[], Program], spec: Spec) -> 
 
     backend = name_of(spec.backend) if spec.backend is not None else "none"
     verdict, message = None, ""
+    budget = item.config.stash[session.SETTINGS].bench.budget
     try:
-        verdict = check(factory, spec)
+        verdict = check(factory, spec, budget, gate_of(str(spec.device)))
     except ProgramError as error:
         message = str(error)
     if verdict is None:  # failed outside of the handler, so that the message is shown once
         session.record_error(item, backend, message)
         fail(f"fusion_equiv ERROR ({item.nodeid}): {message}")
-    session.record(item, verdict)
-    folder = item.config.stash[session.SETTINGS].memory_timeline
-    if folder is not None and verdict.memory is not None:
-        write_timeline(folder, f"{item.nodeid} [{verdict.backend}]", verdict.memory)
+    return conclude(item, verdict, spec)
+
+
+def conclude(item: pytest.Function, verdict: Verdict, spec: Spec) -> Verdict:
+    """Compares with the baseline, records the verdict, and fails the item where the verdict does."""
+    __tracebackhide__ = True
+    settings = item.config.stash[session.SETTINGS]
+    baseline = item.config.stash[session.BASELINE]
+    entry = entry_of(item, verdict, spec)
+    changes: list[Change] = []
+    if baseline is not None and entry is not None:
+        verdict, changes = against_baseline(verdict, entry, baseline, settings.bench)
+        entry = dataclasses.replace(entry, outcome=verdict.outcome.value)
+    session.record(item, verdict, entry, changes)
+    if settings.memory_timeline is not None and verdict.memory is not None:
+        write_timeline(settings.memory_timeline, f"{item.nodeid} [{verdict.backend}]", verdict.memory)
     if verdict.failures:
         fail(failure_text(verdict, item.nodeid, replay_command(item, spec)))
     return verdict

@@ -73,11 +73,11 @@ def validate(arguments: Mapping[str, Any]) -> None:
             raise MarkerError(f"{name}={value!r}: expected {expected}")
 
 
-def make_spec(arguments: Mapping[str, Any], settings: Settings, backend: object) -> Spec:
-    """Returns the Spec for one backend; `arguments` are validated ones."""
+def make_spec(arguments: Mapping[str, Any], settings: Settings, backend: object, device: str) -> Spec:
+    """Returns the Spec for one backend; `arguments` are validated ones, `device` is used where they name none."""
     values = dict(arguments)
     values["backend"] = backend
-    values["device"] = settings.device if values.get("device") is None else values["device"]
+    values["device"] = device if values.get("device") is None else values["device"]
     values["dtype"] = to_dtype(settings.dtype if values.get("dtype") is None else values["dtype"])
     values["strict"] = bool(values.get("strict", False)) or settings.strict
     values["seed"] = settings.seed

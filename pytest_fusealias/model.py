@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_fusealias.measurement import NotMeasuredError
+from pytest_fusealias.outcome import Outcome as Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_fusealias.measurement import MemoryComparison, Pair
+    from pytest_fusealias.timing import Benchmark
 
 # Checks in the order in which a report lists them; each compares one aspect of two observations.
 CHECKS = (
@@ -27,28 +28,12 @@ CHECKS = (
     "compiled",
 )
 
-# Checks that a bound of the marker adds.
-BOUNDED = ("memory",)
+# Checks that a bound of the marker, or a baseline, adds.
+BOUNDED = ("memory", "time", "compile_time", "recompiles", "graph_breaks", "regions", "baseline")
 
-# Marker arguments that promise a bound or variation which this version accepts but cannot measure yet. They are
-# reported as NOT-MEASURED, never as PASS, so that nobody believes in a gate that does not exist.
-UNMEASURED = {
-    "max_time_ratio": "time",
-    "max_compile_s": "time",
-    "variations": "variations",
-    "canary": "canary",
-    "min_regions": "regions",
-    "max_graph_breaks": "graph_breaks",
-    "max_recompiles": "recompiles",
-}
-
-
-class Outcome(str, enum.Enum):
-    """What a check, or all checks together, came to; the third is printed and counted, never folded into PASS."""
-
-    PASS = "PASS"
-    FAIL = "FAIL"
-    NOT_MEASURED = "NOT-MEASURED"
+# Marker arguments that promise a check which this version accepts but cannot make yet. They are reported as
+# NOT-MEASURED, never as PASS, so that nobody believes in a gate that does not exist.
+UNMEASURED = {"variations": "variations", "canary": "canary"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +76,12 @@ class Spec:
     keeps_timeline: bool = False
 
     @property
+    def bounds_bench(self) -> bool:
+        """True where a bound on time, compilation or fusion is set."""
+        bounds = (self.max_compile_s, self.max_recompiles, self.max_graph_breaks, self.min_regions)
+        return self.max_time_ratio is not None or any(b is not None for b in bounds)
+
+    @property
     def bounds_memory(self) -> bool:
         """True where a bound on memory is set."""
         return any(b is not None for b in (self.max_peak_ratio, self.max_peak_delta, self.max_retained))
@@ -122,8 +113,9 @@ class Verdict:
     """All checks of one program under one backend.
 
     `refused` is true when the backend raised where eager runs: a loud refusal, to be told from a silent difference.
-    `graphs` counts what was compiled; None where the compiler gives no such count. `memory` is there where it was measured;
-    `measure_memory` does so later, for whoever asks for `peak_bytes`.
+    `graphs` counts what was compiled; None where the compiler gives no such count. `memory` and `bench` are there where
+    they were measured; `measure_memory` does so later, for whoever asks for `peak_bytes`.
+    `diagram` has, for pairs of tensors that share memory otherwise than in eager, both paths and the relation in each arm.
     """
 
     backend: str
@@ -133,6 +125,8 @@ class Verdict:
     tensors: int = 0
     strict: bool = False
     memory: MemoryComparison | None = None
+    bench: Benchmark | None = None
+    diagram: tuple[tuple[str, str, str, str], ...] = ()
     measure_memory: Callable[[], MemoryComparison] | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pytest_fusealias.bench_options import OPTIONS, BenchOptionError, BenchOptions, bench_options
 
 if TYPE_CHECKING:
     import pytest
@@ -54,6 +57,7 @@ class Settings:
     seed: int
     strict: bool
     memory_timeline: Path | None = None
+    bench: BenchOptions = field(default_factory=BenchOptions)
 
     @property
     def default_backends(self) -> tuple[str, ...]:
@@ -64,10 +68,10 @@ class Settings:
 def add_options(parser: pytest.Parser) -> None:
     """Declares `--fusion-*` and `fusion_*`."""
     group = parser.getgroup("fusealias", "compiled equals eager (fusealias)")
-    for name, keywords, ini_type, ini_default, text in _OPTIONS:
+    for name, keywords, ini_type, ini_default, text in (*_OPTIONS, *OPTIONS):
         dest = f"fusion_{name.replace('-', '_')}"
         group.addoption(f"--fusion-{name}", dest=dest, default=None, help=text, **keywords)
-        parser.addini(dest, text, type=ini_type, default=ini_default)
+        parser.addini(dest, text.replace("%%", "%"), type=ini_type, default=ini_default)
 
 
 def settings_of(config: pytest.Config) -> Settings:
@@ -81,12 +85,22 @@ def settings_of(config: pytest.Config) -> Settings:
         seed=_integer(_value(config, "seed")),
         strict=bool(_value(config, "strict")),
         memory_timeline=_folder(config, _value(config, "memory_timeline")),
+        bench=_bench(config),
     )
 
 
 def _value(config: pytest.Config, name: str) -> Any:
     given = config.getoption(f"fusion_{name}")
     return config.getini(f"fusion_{name}") if given is None else given
+
+
+def _bench(config: pytest.Config) -> BenchOptions:
+    import pytest
+
+    try:
+        return bench_options(partial(_value, config), config.invocation_params.dir, config.rootpath)
+    except BenchOptionError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _folder(config: pytest.Config, value: str) -> Path | None:

@@ -33,3 +33,24 @@ def storage_extents(tensors: Iterable[torch.Tensor]) -> list[tuple[str, int, int
         storage = tensor.untyped_storage()
         extents.add((str(tensor.device), storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
     return sorted(extents)
+
+
+_MOST_PAIRS = 40
+
+
+def alias_diagram(
+    eager: Mapping[tuple[str, str], Relation], compiled: Mapping[tuple[str, str], Relation]
+) -> tuple[tuple[str, str, str, str], ...]:
+    """Returns (path, path, relation in eager, relation compiled) for pairs around those that differ, these first."""
+    pairs = list(dict.fromkeys([*eager, *compiled]))
+    odd = [pair for pair in pairs if eager.get(pair) != compiled.get(pair)]
+    involved = {path for pair in odd for path in pair}
+    near = [pair for pair in pairs if pair not in odd and involved & set(pair)]
+    rows = [(*pair, _text(eager.get(pair)), _text(compiled.get(pair))) for pair in [*odd, *near]]
+    return tuple(rows[:_MOST_PAIRS])
+
+
+def _text(relation: Relation | None) -> str:
+    if relation is None:
+        return "distinct"
+    return f"{relation.overlap} overlap, {relation.offset_bytes:+d} B"

@@ -140,20 +140,28 @@ def execute(
 
 def _backward(result: Any, spec: Spec) -> None:
     """Runs backward with random cotangents: a constant one hides transposed and permuted gradients."""
-    roots = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
-    roots = list({id(t): t for t in roots}.values())
-    if not roots:
-        if spec.train:
-            raise ValueError("train=True, but no output requires grad")
-        return
-    generator = torch.Generator().manual_seed(spec.seed + 1)
-    cotangents = []
+    roots = roots_of(result)
+    if roots:
+        torch.autograd.backward(roots, cotangents_of(roots, spec.seed))
+    elif spec.train:
+        raise ValueError("train=True, but no output requires grad")
+
+
+def roots_of(result: Any) -> list[torch.Tensor]:
+    """Returns the tensors of a result that require grad, each once."""
+    leaves = [result] if isinstance(result, torch.Tensor) else pytree.tree_leaves(result)
+    roots = {id(t): t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad}
+    return list(roots.values())
+
+
+def cotangents_of(roots: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Returns random cotangents, the same for the same shapes and seed."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    made = []
     for root in roots:
         real = torch.complex64 if root.dtype.is_complex else torch.float32
-        cotangents.append(
-            torch.randn(root.shape, generator=generator, dtype=real).to(root.device, root.dtype)
-        )
-    torch.autograd.backward(roots, cotangents)
+        made.append(torch.randn(root.shape, generator=generator, dtype=real).to(root.device, root.dtype))
+    return made
 
 
 def _error(error: Exception, phase: str) -> ErrorRecord:

@@ -6,25 +6,43 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_fusealias.devices import own_device
 from pytest_fusealias.model import Verdict
+from pytest_fusealias.recording import change_dict
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_fusealias.baseline.judge import Change
+    from pytest_fusealias.baseline.schema import Entry
+    from pytest_fusealias.measurement import MemoryComparison
     from pytest_fusealias.options import Settings
+    from pytest_fusealias.recording import Baseline
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
+BASELINE: pytest.StashKey[Baseline | None] = pytest.StashKey()
+DEVICE: pytest.StashKey[str] = pytest.StashKey()
 COLLECTED: pytest.StashKey[list[dict[str, Any]]] = pytest.StashKey()
 VERDICTS: pytest.StashKey[list[dict[str, Any]]] = pytest.StashKey()
 REPORT_FIELD = "fusealias"
+_TIMELINE_POINTS = 240
 
 
-def record(item: pytest.Item, verdict: Verdict) -> None:
-    """Keeps a verdict on its item and writes the junit properties."""
-    entry = _entry(item.nodeid, verdict)
-    item.stash.setdefault(VERDICTS, []).append(entry)
+def record(
+    item: pytest.Item, verdict: Verdict, entry: Entry | None = None, changes: Sequence[Change] = ()
+) -> None:
+    """Keeps a verdict on its item, with what was measured, and writes the junit properties."""
+    kept = _entry(item.nodeid, verdict)
+    kept["location"] = [str(item.location[0]), (item.location[1] or 0) + 1]
+    kept["bench"] = None if entry is None else entry.to_dict()
+    kept["changes"] = [change_dict(change) for change in changes]
+    item.stash.setdefault(VERDICTS, []).append(kept)
     item.user_properties.append(("fusealias.backend", verdict.backend))
     item.user_properties.append(("fusealias.outcome", verdict.outcome.value))
     for result in verdict.checks:
         item.user_properties.append((f"fusealias.{result.check}", result.outcome.value))
+    if entry is not None and entry.ratio is not None:
+        item.user_properties.append(("fusealias.time_ratio", f"{entry.ratio:.4f}"))
 
 
 def record_error(item: pytest.Item, backend: str, message: str) -> None:
@@ -53,7 +71,16 @@ def _entry(node_id: str, verdict: Verdict) -> dict[str, Any]:
         "expected": [[c.check, c.reason] for c in verdict.expected],
         "weak": [f"{f.check}: {f.path}: {f.text}" for f in verdict.weak],
         "memory": None if verdict.memory is None else verdict.memory.numbers(),
+        "findings": [[f.check, f.path, f.text] for c in verdict.failures for f in c.findings],
+        "timeline": None if verdict.memory is None else _timeline(verdict.memory),
+        "diagram": list(verdict.diagram),
     }
+
+
+def _timeline(measured: MemoryComparison) -> dict[str, Any]:
+    """Returns both timelines, thinned, for the HTML report."""
+    arms = {"eager": measured.eager, "compiled": measured.compiled}
+    return {name: arm.timeline.thinned(_TIMELINE_POINTS) for name, arm in arms.items()}
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
@@ -61,6 +88,13 @@ def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     if report.when == "call" and VERDICTS in item.stash:
         setattr(report, REPORT_FIELD, item.stash[VERDICTS])
         del item.stash[VERDICTS]
+
+
+def device_of(config: pytest.Config) -> str:
+    """Returns the device of this process: the settings', shared out among xdist's workers."""
+    if DEVICE not in config.stash:
+        config.stash[DEVICE] = own_device(config, config.stash[SETTINGS].device)
+    return config.stash[DEVICE]
 
 
 class Collector:

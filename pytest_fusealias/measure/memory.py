@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fusion_core import reach
+from fusion_core.collection import frozen_heap
 from pytest_fusealias.build import Program, build, seed_everything
 from pytest_fusealias.compilers import Compiled, Compiler, compile_session, forget_compiled
 from pytest_fusealias.measure.sessions import Meter, Seen, meter_for, profiled
@@ -28,9 +28,9 @@ def measure_memory(factory: Callable[[], Program], spec: Spec, compiler: Compile
 
     Raises NotMeasuredError with the reason where memory cannot be measured, or where calls do not agree.
     """
-    device = _device_of(build(factory, spec.seed), spec)
+    device = device_of(build(factory, spec.seed), spec)
     meter = meter_for(device)
-    with _frozen_heap():
+    with frozen_heap():
         if device == "cuda":  # workspaces that libraries keep for the process are not the first arm's
             _eager_arm(factory, spec, meter, device)
         eager = _eager_arm(factory, spec, meter, device)
@@ -38,21 +38,8 @@ def measure_memory(factory: Callable[[], Program], spec: Spec, compiler: Compile
     return MemoryComparison(device, meter.unit, eager, compiled)
 
 
-@contextmanager
-def _frozen_heap() -> Iterator[None]:
-    """Spares what lives already from the many collections to come, each of which would go over all of it."""
-    gc.collect()
-    frozen = gc.get_freeze_count() == 0
-    if frozen:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if frozen:
-            gc.unfreeze()
-
-
-def _device_of(program: Program, spec: Spec) -> str:
+def device_of(program: Program, spec: Spec) -> str:
+    """Returns the type of the device on which a program computes."""
     devices = [r.tensor.device.type for r in reach.walk(program.roots())]
     computing = [d for d in devices if d != "cpu"] or devices
     return computing[0] if computing else str(spec.device or "cpu").split(":")[0]

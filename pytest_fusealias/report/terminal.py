@@ -18,9 +18,11 @@ def header(settings: Settings, versions: str) -> str:
     backends = ", ".join(settings.default_backends)
     dtype = settings.dtype or "default dtype"
     strict = ", strict" if settings.strict else ""
-    return (
-        f"fusealias: {versions}, backend {backends}, {settings.device}, {dtype}, seed {settings.seed}{strict}"
-    )
+    bench = settings.bench
+    measuring = f", measuring within {bench.budget.seconds:g} s a test" if bench.measures else ""
+    against = f", compared with {bench.compare}" if bench.compare else ""
+    where = f"{settings.device}, {dtype}, seed {settings.seed}"
+    return f"fusealias: {versions}, backend {backends}, {where}{strict}{measuring}{against}"
 
 
 def summary(entries: Iterable[Mapping[str, Any]], *, verbose: bool) -> Iterator[str]:
@@ -28,15 +30,9 @@ def summary(entries: Iterable[Mapping[str, Any]], *, verbose: bool) -> Iterator[
     entries = list(entries)
     if verbose:
         yield from table(entries)
-    outcomes = Counter(e["outcome"] for e in entries)
-    refused = sum(1 for e in entries if e["refused"])
     expected = [(e, check, reason) for e in entries for check, reason in e["expected"]]
     weak = [(e, text) for e in entries for text in e["weak"]]
-    yield (
-        f"{len(entries)} checked: {outcomes['PASS']} passed, {outcomes['FAIL']} failed "
-        f"({refused} refused by the backend), {outcomes['ERROR']} errors, "
-        f"{outcomes['NOT-MEASURED']} not measured; {len(expected)} expected failures, {len(weak)} weak findings"
-    )
+    yield counts(entries)
     for entry in entries:
         for check, reason in entry["not_measured"]:
             yield f"NOT-MEASURED {entry['test']} [{entry['backend']}] {check}: {reason}"
@@ -44,6 +40,19 @@ def summary(entries: Iterable[Mapping[str, Any]], *, verbose: bool) -> Iterator[
         yield f"EXPECTED {entry['test']} [{entry['backend']}] {check}: {reason}"
     for (test, backend, text), count in Counter((e["test"], e["backend"], t) for e, t in weak).items():
         yield f"WEAK {test} [{backend}] {text}" + (f" ({count} times)" if count > 1 else "")
+
+
+def counts(entries: Iterable[Mapping[str, Any]]) -> str:
+    """Returns one line with how many programs came to which outcome."""
+    entries = list(entries)
+    outcomes = Counter(e["outcome"] for e in entries)
+    refused = sum(1 for e in entries if e["refused"])
+    expected, weak = (sum(len(e[kind]) for e in entries) for kind in ("expected", "weak"))
+    return (
+        f"{len(entries)} checked: {outcomes['PASS']} passed, {outcomes['FAIL']} failed "
+        f"({refused} refused by the backend), {outcomes['ERROR']} errors, "
+        f"{outcomes['NOT-MEASURED']} not measured; {expected} expected failures, {weak} weak findings"
+    )
 
 
 def table(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
