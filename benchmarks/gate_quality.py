@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--load", action="append", choices=("idle", "loaded"))
     parser.add_argument("--device", default="cpu", choices=tuple(WORK))
     parser.add_argument("--ratio", action="append", type=float)
+    parser.add_argument("--function", action="append", help="name of a function, such as '1 ms'")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
@@ -149,7 +150,7 @@ def main() -> None:
     with threads(1):
         for kind in given.load or ["idle"]:
             with load(kind):
-                for work in WORK[given.device]:
+                for work in (w for w in WORK[given.device] if w.name in (given.function or [w.name])):
                     for ratio in given.ratio or RATIOS:
                         rows.append(row(work, given.device, kind, ratio, given.comparisons))
                         print(table(rows[-1:]).splitlines()[-1], flush=True)

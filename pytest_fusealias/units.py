@@ -47,7 +47,7 @@ def bytes_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_EXPONENTS = {"ns": -9, "us": -6, "ms": -3, "s": 0}
 TIME_FORMS = "a number with ns, us, ms or s, such as '50us' or '1.5 s'"
 _TIME_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ns|us|ms|s)\s*")
 
@@ -57,15 +57,15 @@ def parse_seconds(value: str) -> float:
     found = _TIME_TEXT.fullmatch(value)
     if found is None:
         raise ValueError(f"expected {TIME_FORMS}; found {value!r}")
-    return float(found[1]) * _SECONDS[found[2]]
+    return float(f"{found[1]}e{_EXPONENTS[found[2]]}")
 
 
 def time_unit(seconds: float) -> str:
     """Returns the unit in which a time reads best."""
-    return next((u for u in ("s", "ms", "us") if abs(seconds) >= _SECONDS[u]), "ns")
+    return next((u for u in ("s", "ms", "us") if abs(seconds) >= 10.0 ** _EXPONENTS[u]), "ns")
 
 
 def seconds_text(seconds: float, unit: str = "") -> str:
     """Returns a time for reading, four digits, in `unit` or in the one that fits."""
     unit = unit or time_unit(seconds)
-    return f"{seconds / _SECONDS[unit]:.4g} {unit}"
+    return f"{seconds * 10.0 ** -_EXPONENTS[unit]:.4g} {unit}"
