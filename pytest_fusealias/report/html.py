@@ -91,11 +91,15 @@ def render(report: Report) -> str:
 def _program(entry: Entry, past: History) -> _Program:
     points = _points(entry, past)
     return _Program(
-        title=entry.test if entry.backend in entry.test else f"{entry.test} [{entry.backend}]",
+        title=_title(entry.test, entry.backend),
         entry=entry,
         distribution=Markup(plots.distribution(entry)) if entry.log_ratios else None,
         history=Markup(plots.history_line(points, f"ratio of {entry.test}")) if len(points) > 1 else None,
     )
+
+
+def _title(test: str, backend: str) -> str:
+    return test if f"[{backend}]" in test else f"{test} [{backend}]"
 
 
 def _points(entry: Entry, past: History) -> Sequence[tuple[str, float]]:
@@ -113,7 +117,7 @@ def _failure(verdict: Mapping[str, Any]) -> _Failure:
     drawn, pairs = verdict.get("timeline"), verdict.get("diagram") or ()
     by_memory = "memory" in verdict["failed"]
     return _Failure(
-        title=f"{verdict['test']} [{verdict['backend']}]",
+        title=_title(verdict["test"], verdict["backend"]),
         findings=tuple((c, p, t) for c, p, t in verdict["findings"])
         or tuple(("error", "", text) for text in verdict["failed"]),
         timeline=Markup(plots.timeline(drawn["eager"], drawn["compiled"])) if drawn and by_memory else None,

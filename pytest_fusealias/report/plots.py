@@ -32,7 +32,7 @@ def distribution(entry: Entry) -> str:
     for at, name in [(1.0, "eager = 1"), *((v, f"limit {v:g}") for v in marks[1:])]:
         kind = "limit" if name.startswith("limit") else "unit"
         parts.append(_line(kind, x(at), 14, x(at), 52))
-        parts.append(_text(x(at), 11, name, "middle"))
+        parts.append(_text(x(at), 11, name, _anchor(x(at))))
     for position, ratio in enumerate(ratios):
         parts.append(
             f'<circle class="dot" cx="{x(ratio):.1f}" cy="{22 + position * 7 % 22}" r="2.6"><title>quad {position + 1}: '
@@ -109,6 +109,11 @@ def alias_graph(pairs: Sequence[Sequence[str]]) -> str:
                 title = f"<title>{escape(a)} and {escape(b)}: {escape(relation)}</title>"
                 parts.append(f'<path class="arc{odd}" d="{arc}">{title}</path>')
     return _svg(30 + _ROW * len(names), "which tensors share memory, in eager and compiled", parts)
+
+
+def _anchor(x: float) -> str:
+    """Keeps a label inside the drawing."""
+    return "start" if x < _WIDTH * 0.1 else "end" if x > _WIDTH * 0.9 else "middle"
 
 
 def _shortened(name: str, most: int = 34) -> str:
