@@ -222,7 +222,7 @@ def conclude(item: pytest.Function, verdict: Verdict, spec: Spec) -> Verdict:
     __tracebackhide__ = True
     settings = item.config.stash[session.SETTINGS]
     baseline = item.config.stash[session.BASELINE]
-    entry = entry_of(item, verdict, spec)
+    entry = entry_of(item, verdict, spec, place=session.measured(item, verdict.backend) + 1)
     changes: list[Change] = []
     if baseline is not None and entry is not None:
         verdict, changes = against_baseline(verdict, entry, baseline, settings.bench)

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 _SHOWN_IDS = 5
 
 
-def write_outputs(config: pytest.Config) -> tuple[list[str], list[str]]:
-    """Writes what the options ask for; returns what was written, and the errors."""
+def write_outputs(config: pytest.Config, *, saves: bool) -> tuple[list[str], list[str]]:
+    """Writes what the options ask for; returns what was written, and the errors.
+
+    A run that was broken off is not saved as a baseline.
+    """
     options = config.stash[session.SETTINGS].bench
     collected = config.stash[session.COLLECTED]
     entries = measured_entries(collected)
@@ -43,7 +46,9 @@ def write_outputs(config: pytest.Config) -> tuple[list[str], list[str]]:
 
     document = _document(config, entries) if options.save or options.json else {}
     if options.save:
-        if entries:
+        if not saves:
+            errors.append("--fusion-bench-save: the run was broken off, so it was not saved")
+        elif entries:
             attempt(lambda: _saved(options, document))
         else:
             errors.append("--fusion-bench-save: nothing was measured, so nothing was saved")

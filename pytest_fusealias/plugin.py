@@ -117,7 +117,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if devices.worker_of(config) is not None or config.option.collectonly:
         return
-    done, errors = outputs.write_outputs(config)
+    broken_off = session.exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
+    done, errors = outputs.write_outputs(config, saves=not broken_off)
     config.stash[WRITTEN] = [*done, *(f"ERROR {error}" for error in errors)]
     if errors and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -40,8 +40,11 @@ def load_baseline(options: BenchOptions, base: Path) -> Baseline | None:
     return Baseline(str(path), read_run(path))
 
 
-def entry_of(item: pytest.Function, verdict: Verdict, spec: Spec) -> Entry | None:
-    """Returns the item's entry, or None where nothing was measured."""
+def entry_of(item: pytest.Function, verdict: Verdict, spec: Spec, place: int = 1) -> Entry | None:
+    """Returns the item's entry, or None where nothing was measured.
+
+    `place` counts the measurements of one test under one backend: from the second on it is part of the id.
+    """
     bench, memory = verdict.bench, verdict.memory
     if bench is None:
         return None
@@ -55,7 +58,7 @@ def entry_of(item: pytest.Function, verdict: Verdict, spec: Spec) -> Entry | Non
             "retained_bytes": memory.retained_bytes.compiled,
         }
     return Entry(
-        test=stable_id(item),
+        test=stable_id(item) + ("" if place == 1 else f"#{place}"),
         backend=verdict.backend,
         machine=given or machine_key(device, verdict.backend),
         estimator=ESTIMATOR,

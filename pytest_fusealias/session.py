@@ -45,6 +45,12 @@ def record(
         item.user_properties.append(("fusealias.time_ratio", f"{entry.ratio:.4f}"))
 
 
+def measured(item: pytest.Item, backend: str) -> int:
+    """Returns how many measurements the item has under a backend so far."""
+    kept = item.stash.get(VERDICTS, [])
+    return sum(1 for entry in kept if entry.get("bench") and entry["backend"] == backend)
+
+
 def record_error(item: pytest.Item, backend: str, message: str) -> None:
     """Keeps the fact that a program could not be judged."""
     entry = _entry(item.nodeid, Verdict(backend, ())) | {

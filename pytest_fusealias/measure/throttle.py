@@ -34,7 +34,11 @@ class Throttle:
         """True where heat, power brake or a hardware slowdown holds the clocks down."""
         if self._nvml is None:
             return False
-        reasons = int(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
+        try:
+            reasons = int(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle))
+        except self._nvml.NVMLError:
+            self._nvml = None  # it told once and does no more: not known from here on
+            return False
         bad = (
             self._nvml.nvmlClocksThrottleReasonHwSlowdown
             | self._nvml.nvmlClocksThrottleReasonHwThermalSlowdown

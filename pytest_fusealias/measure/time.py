@@ -29,7 +29,7 @@ from pytest_fusealias.timing import Budget, TimeComparison
 
 QUAD_S = 8e-3  # what a quad shall last: short calls share it
 _MOST_CALLS = 200  # ABBA groups in a quad
-_CALIBRATION_CALLS = 7
+_CALIBRATION_CALLS = 5
 _HOST_CALLS = 21
 _PATIENCE = 4  # a first look may cost so many budgets, since less decides nothing
 _SETTLE_S = 0.05
@@ -45,10 +45,11 @@ def time_program(
     With a limit, quads are made until the rule of `decision` decides or the budget is spent; without, `least_quads`.
     Raises NotMeasuredError with the reason.
     """
+    begun = time.perf_counter()
     restore = restorer(program, [*arms])
-    race = _Race(arms, restore, _clock(arms, restore, device, budget), Throttle(device))
+    race = _Race(arms, restore, _clock(arms, restore, device, budget), Throttle(device), begun)
     with frozen_heap(), without_collection():
-        notes, begun = DynamoNotes(), time.perf_counter()
+        notes = DynamoNotes()
         calls = race.calibrate(budget)
         alpha = race.run(calls, budget, limit)
         host = race.host_seconds() if device.type == "cuda" else None
@@ -78,6 +79,7 @@ class _Race:
     restore: Call
     clock: Clock
     throttle: Throttle
+    begun: float
     log_ratios: list[float] = field(default_factory=list)
     eager_s: list[float] = field(default_factory=list)
     compiled_s: list[float] = field(default_factory=list)
@@ -104,11 +106,11 @@ class _Race:
 
     def run(self, groups: int, budget: Budget, limit: float | None) -> float:
         """Makes quads up to the look that decides; returns that look's share of alpha."""
-        begun, spent = time.perf_counter(), 0.0
+        spent = 0.0
         for quads, alpha in LOOKS:
             while len(self.log_ratios) < quads:
                 self._quad(groups)
-                spent = time.perf_counter() - begun
+                spent = time.perf_counter() - self.begun
                 if spent > budget.seconds and len(self.log_ratios) >= LOOKS[0][0] and quads > LOOKS[0][0]:
                     return alpha
                 if spent > 2 * _PATIENCE * budget.seconds:

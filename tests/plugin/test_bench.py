@@ -299,6 +299,30 @@ def test_nothing_measured_is_not_saved(suite):
     assert not (suite.path / ".fusealias").exists()
 
 
+def test_run_that_was_broken_off_is_not_saved(suite):
+    suite.makepyfile(test_zz="def test_stop():\n    raise KeyboardInterrupt")
+    result = suite.runpytest_inprocess("--fusion-bench-save", "-k", "in_place or stop")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["ERROR --fusion-bench-save: the run was broken off, so it was not saved"])
+    assert not (suite.path / ".fusealias").exists()
+
+
+def test_several_measurements_in_one_test(suite):
+    suite.makepyfile(
+        test_twice="""
+        import torch
+
+        def test_both(fusion_bench):
+            for size in (10, 20):
+                fusion_bench(lambda x: x + 1, make=lambda: (torch.zeros(size),), backend="eager")
+        """
+    )
+    suite.runpytest_inprocess("--fusion-bench-json=run.json", "test_twice.py")
+    document = json.loads((suite.path / "run.json").read_text())
+    tests = [b["extra_info"]["fusealias"]["test"] for b in document["benchmarks"]]
+    assert tests == ["test_twice.py::test_both", "test_twice.py::test_both#2"]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_github(suite, mode, monkeypatch):
     (suite.path / "regressed").write_text("")
