@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import torch._dynamo.config
 import torch._dynamo.utils as dynamo
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ def generated_kernels() -> int | None:
     """Kernels that inductor has generated in this process; None where it was never loaded."""
     metrics = sys.modules.get("torch._inductor.metrics")
     return None if metrics is None else int(metrics.generated_kernel_count)
+
+
+@contextlib.contextmanager
+def loud_limit() -> Iterator[None]:
+    """Makes Dynamo raise where it would run eager from now on, since it has compiled too often."""
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield
 
 
 @contextlib.contextmanager

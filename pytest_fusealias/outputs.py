@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.metadata
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_fusealias import session
@@ -41,19 +42,18 @@ def write_outputs(config: pytest.Config, *, saves: bool) -> tuple[list[str], lis
     def attempt(write: Callable[[], str]) -> None:
         try:
             done.append(write())
-        except (StorageError, github.NoSummaryError, OSError) as error:
+        except (StorageError, github.NoSummaryError, OSError, ValueError) as error:
             errors.append(str(error))
 
-    document = _document(config, entries) if options.save or options.json else {}
-    if options.save:
-        if not saves:
-            errors.append("--fusion-bench-save: the run was broken off, so it was not saved")
-        elif entries:
-            attempt(lambda: _saved(options, document))
-        else:
-            errors.append("--fusion-bench-save: nothing was measured, so nothing was saved")
-    if options.json:
-        attempt(lambda: _json(options, document))
+    missing = "" if entries else "nothing was measured"
+    missing = missing if saves else "the run was broken off"
+    wanted = {"--fusion-bench-save": (options.save, _saved), "--fusion-bench-json": (options.json, _json)}
+    document = {} if missing or not (options.save or options.json) else _document(config, entries)
+    for name, (given, write) in wanted.items():
+        if given and missing:
+            errors.append(f"{name}: {missing}, so nothing was written")
+        elif given:
+            attempt(partial(write, options, document))
     if options.report:
         attempt(lambda: _report(config, options, entries, collected))
     if options.github_summary:

@@ -11,6 +11,11 @@ GOLDEN = Path(__file__).parent / "golden"
 def pytest_addoption(parser):
     parser.addoption("--fusion-require-gpu", action="store_true", help="a GPU test that is skipped fails")
     parser.addoption(
+        "--conformance-full",
+        action="store_true",
+        help="judge all inputs of modules, all settings of optimizers",
+    )
+    parser.addoption(
         "--golden-update", action="store_true", help="write golden files instead of comparing with them"
     )
 

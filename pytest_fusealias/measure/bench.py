@@ -12,7 +12,7 @@ import torch
 from pytest_fusealias.build import Program, build
 from pytest_fusealias.compilers import Compiled, Compiler, compile_session
 from pytest_fusealias.decision import median
-from pytest_fusealias.dynamo import DynamoNotes, cold_caches
+from pytest_fusealias.dynamo import DynamoNotes, cold_caches, loud_limit
 from pytest_fusealias.measure.memory import device_of
 from pytest_fusealias.measure.time import Runner, threads, time_program
 from pytest_fusealias.measurement import NotMeasuredError
@@ -20,7 +20,8 @@ from pytest_fusealias.model import Spec
 from pytest_fusealias.run import quiet
 from pytest_fusealias.timing import Benchmark, Budget, CompileFacts
 
-_MOST_WARM_CALLS = 10
+# No more than Dynamo's own limit of recompilations, after which it runs eager without a word.
+_MOST_WARM_CALLS = 8
 _STEADY_CALLS = 2
 _COMPILATIONS = 3  # a bound on compile seconds fails where each of so many exceeds it
 _WARM_EAGER_CALLS = 2
@@ -65,7 +66,11 @@ def _timed(program: Program, compiled: Runner, facts: CompileFacts, spec: Spec, 
 def _session(compiler: Compiler, spec: Spec, budget: Budget) -> Iterator[None]:
     """A fresh compiler, with empty disk caches where compile seconds matter. It draws random numbers in its own way."""
     cold = budget.cold_compile or spec.max_compile_s is not None
-    with compile_session(compiler, eager_rng=False), cold_caches() if cold else contextlib.nullcontext():
+    with (
+        compile_session(compiler, eager_rng=False),
+        cold_caches() if cold else contextlib.nullcontext(),
+        loud_limit(),
+    ):
         yield
 
 

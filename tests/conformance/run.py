@@ -125,10 +125,13 @@ def run_workers(given):
     while alive:
         time.sleep(0.5)
         for number, process in list(alive.items()):
-            if process.poll() == 0:
+            code = process.poll()
+            if code == 0:
                 del alive[number]
-            elif process.poll() is not None:
+            elif code is not None and code < 0:  # killed by a signal: an operator crashed it
                 alive[number] = subprocess.Popen([*command, "--worker", f"{number}/{given.n}"])
+            elif code is not None:
+                sys.exit(f"worker {number} ended with code {code}; its message stands above")
 
 
 def report(done):

@@ -295,15 +295,23 @@ def test_file_that_cannot_be_written_at_the_end_fails_the_run(suite, mode):
 def test_nothing_measured_is_not_saved(suite):
     result = suite.runpytest_inprocess("--fusion-bench-save", "-k", "ordinary")
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["ERROR --fusion-bench-save: nothing was measured, so nothing was saved"])
+    result.stdout.fnmatch_lines(["ERROR --fusion-bench-save: nothing was measured, so nothing was written"])
     assert not (suite.path / ".fusealias").exists()
+
+
+def test_run_that_measures_nothing_leaves_the_file_that_was_there(suite):
+    (suite.path / "run.json").write_text("mine")
+    result = suite.runpytest_inprocess("--fusion-bench-json=run.json", "-k", "ordinary")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["ERROR --fusion-bench-json: nothing was measured, so nothing was written"])
+    assert (suite.path / "run.json").read_text() == "mine"
 
 
 def test_run_that_was_broken_off_is_not_saved(suite):
     suite.makepyfile(test_zz="def test_stop():\n    raise KeyboardInterrupt")
     result = suite.runpytest_inprocess("--fusion-bench-save", "-k", "in_place or stop")
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["ERROR --fusion-bench-save: the run was broken off, so it was not saved"])
+    result.stdout.fnmatch_lines(["ERROR --fusion-bench-save: the run was broken off, so nothing was written"])
     assert not (suite.path / ".fusealias").exists()
 
 

@@ -58,11 +58,6 @@ def slow_to_compile(graph, _inputs):
     return graph
 
 
-def recompiling(function):
-    """Compiles anew at every call, and says nothing."""
-    return lambda *args: torch.compile(function, backend="eager")(*args)
-
-
 # -- max_time_ratio ------------------------------------------------------------------------------------------------
 
 
@@ -174,6 +169,29 @@ def test_recompilation_while_timed_fails():
     verdict = check(make_growing, Spec(backend=counting, max_time_ratio=100.0, checks=("compiled",)))
     assert verdict["time"].outcome is Outcome.FAIL
     assert verdict["time"].findings[0].path == "recompile"
+
+
+def test_program_that_compiles_at_every_call_has_no_steady_time():
+    """Dynamo gives up after some recompilations and runs eager: that would be as fast as eager, and prove nothing."""
+
+    def make_naming():
+        state = {"name": "n"}
+
+        def step(x):
+            return x * len(state["name"])
+
+        def drive(call, x):
+            state["name"] += "n"
+            return call(x)
+
+        return Program(step, (torch.ones(3),), state=state, drive=drive)
+
+    verdict = check(
+        make_naming, Spec(backend="eager", max_time_ratio=50.0, max_recompiles=2, checks=("compiled",))
+    )
+    assert verdict["time"].outcome is Outcome.FAIL, verdict["time"]
+    assert verdict["time"].findings[0].path == "recompile"
+    assert verdict["recompiles"].outcome is Outcome.FAIL
 
 
 # -- what cannot be decided ----------------------------------------------------------------------------------------
