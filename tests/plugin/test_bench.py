@@ -309,7 +309,7 @@ def test_run_that_measures_nothing_leaves_the_file_that_was_there(suite):
 
 def test_run_that_was_broken_off_is_not_saved(suite):
     suite.makepyfile(test_zz="def test_stop():\n    raise KeyboardInterrupt")
-    result = suite.runpytest_inprocess("--fusion-bench-save", "-k", "in_place or stop")
+    result = suite.runpytest_inprocess("--fusion-bench-save", "-k", "in_place or stop", no_reraise_ctrlc=True)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["ERROR --fusion-bench-save: the run was broken off, so nothing was written"])
     assert not (suite.path / ".fusealias").exists()
