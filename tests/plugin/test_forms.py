@@ -50,7 +50,7 @@ def test_lost(x, y):
 def test_known(x, y):
     x.add_(y)
 
-@pytest.mark.fusion_equiv(inputs=make, backend="eager", max_time_ratio=1.1)
+@pytest.mark.fusion_equiv(inputs=make, backend="eager", canary=True)
 def test_bound(x, y):
     return x + y
 
@@ -76,7 +76,7 @@ def test_forms(pytester, workers):
     )
     said = result.stdout.str()
     assert "NOT-MEASURED" in said
-    assert "max_time_ratio is not measured by this version" in said
+    assert "canary is not measured by this version" in said
     assert "EXPECTED test_forms.py::test_known [broken] mutation: known#7" in said
     junit = (pytester.path / "out.xml").read_text()
     assert 'name="fusealias.mutation" value="FAIL"' in junit
@@ -89,7 +89,7 @@ def test_strict_fails_what_was_not_measured(pytester, workers):
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_subprocess("--fusion-strict", "-k", "bound", *workers)
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["  time: NOT-MEASURED: max_time_ratio is not measured by this version"])
+    result.stdout.fnmatch_lines(["  canary: NOT-MEASURED: canary is not measured by this version"])
 
 
 @WORKERS
