@@ -11,6 +11,7 @@ from pytest_fusealias.compilers import resolve
 from pytest_fusealias.locks import DeviceGate
 from pytest_fusealias.measure import bench as bench_module
 from pytest_fusealias.measure import clocks
+from pytest_fusealias.measure import time as time_module
 from pytest_fusealias.measure.bench import measure_bench
 from pytest_fusealias.measure.time import time_program
 from pytest_fusealias.measurement import NotMeasuredError
@@ -377,3 +378,22 @@ def test_compiler_without_dynamo_knows_no_counts():
     )
     assert {c.check for c in verdict.not_measured} == {"recompiles", "graph_breaks"}
     assert "does not use Dynamo" in verdict["recompiles"].reason
+
+
+def test_throttled_quads_are_dropped_and_made_again(monkeypatch):
+    class Hot:
+        known = "watched"
+        asked = 0
+
+        def __init__(self, _device):
+            pass
+
+        def is_throttled(self):
+            Hot.asked += 1
+            return Hot.asked in (1, 4)  # before the first quad and the third
+
+    monkeypatch.setattr(time_module, "Throttle", Hot)
+    program = make_long()
+    arm = lambda: program.call(*program.args)  # noqa: E731
+    found = time_program(program, (arm, arm), torch.device("cpu"), Budget(), None)
+    assert (found.dropped, len(found.log_ratios), found.throttling) == (2, 10, "watched")
