@@ -66,6 +66,18 @@ def resolve(backend: str | Callable[..., Any] | Compiler) -> Compiler:
     return Compiler(name_of(backend), backend, takes_function=_takes_function(backend))
 
 
+def as_dynamo_backend(compiler: Compiler) -> Callable[..., Any]:
+    """Returns what Dynamo calls with a graph and its example inputs; the compiler must not take functions."""
+    target = compiler.target
+    found: Callable[..., Any] = torch._dynamo.lookup_backend(target) if isinstance(target, str) else target
+    return found
+
+
+def backend_module(name: str) -> str:
+    """Returns the module that defines a backend which is registered under a name."""
+    return str(getattr(torch._dynamo.lookup_backend(name), "__module__", "torch"))
+
+
 def named(name: str, target: Callable[..., Any]) -> Compiler:
     """Returns the compiler for a callable that is registered under a name of its own."""
     return Compiler(name, target, takes_function=_takes_function(target))
@@ -145,11 +157,10 @@ class Compiled:
         return generated - self._kernels_before, generated - self._kernels_before
 
     def _backend(self) -> Callable[..., Any]:
-        target, counts = self._compiler.target, self._counts
-        inner = torch._dynamo.lookup_backend(target) if isinstance(target, str) else target
+        inner, counts = as_dynamo_backend(self._compiler), self._counts
 
         def counting_backend(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-            compiled = inner(graph, example_inputs)
+            compiled: Callable[..., Any] = inner(graph, example_inputs)
             counts.graphs += 1
             self._results.append(compiled)
             if not self._counts_executions:

@@ -17,6 +17,7 @@ from pytest_fusealias.markers import NAME, MarkerError, arguments_of, make_spec,
 from pytest_fusealias.recording import against_baseline, entry_of
 from pytest_fusealias.report.failure import failure_text
 from pytest_fusealias.report.timeline import write_timeline
+from pytest_fusealias.units import artifact_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,11 +215,16 @@ def judge(item: pytest.Function, factory: Callable[[], Program], spec: Spec) -> 
     if verdict is None:  # failed outside of the handler, so that the message is shown once
         session.record_error(item, backend, message)
         fail(f"fusion_equiv ERROR ({item.nodeid}): {message}")
-    return conclude(item, verdict, spec)
+    return conclude(item, verdict, spec, factory)
 
 
-def conclude(item: pytest.Function, verdict: Verdict, spec: Spec) -> Verdict:
-    """Compares with the baseline, records the verdict, and fails the item where the verdict does."""
+def conclude(
+    item: pytest.Function, verdict: Verdict, spec: Spec, factory: Callable[[], Program] | None = None
+) -> Verdict:
+    """Compares with the baseline, records the verdict, and fails the item where the verdict does.
+
+    With a factory, and --fusion-repro-dir, a failure is also written as a script.
+    """
     __tracebackhide__ = True
     settings = item.config.stash[session.SETTINGS]
     baseline = item.config.stash[session.BASELINE]
@@ -231,8 +237,22 @@ def conclude(item: pytest.Function, verdict: Verdict, spec: Spec) -> Verdict:
     if settings.memory_timeline is not None and verdict.memory is not None:
         write_timeline(settings.memory_timeline, f"{item.nodeid} [{verdict.backend}]", verdict.memory)
     if verdict.failures:
-        fail(failure_text(verdict, item.nodeid, replay_command(item, spec)))
+        repro = "" if factory is None else _repro(item, factory, verdict, spec)
+        fail(failure_text(verdict, item.nodeid, replay_command(item, spec), repro))
     return verdict
+
+
+def _repro(item: pytest.Function, factory: Callable[[], Program], verdict: Verdict, spec: Spec) -> str:
+    """Writes the script of a failure where the settings ask for it, and returns what to tell of it."""
+    settings: Settings = item.config.stash[session.SETTINGS]
+    if settings.repro_folder is None:
+        return ""
+    from pytest_fusealias.repro.write import write_repro
+
+    path = settings.repro_folder / f"repro_{artifact_name(f'{item.nodeid} [{verdict.backend}]')}.py"
+    names = () if spec.inputs is None else _program_names(item, spec)
+    with gate_of(str(spec.device)).shared():
+        return write_repro(path, item, factory, verdict, spec, names=names, minify=settings.minify)
 
 
 def fail(text: str) -> NoReturn:
@@ -257,8 +277,7 @@ def _body_factory(item: pytest.Function, spec: Spec) -> Callable[[], Program]:
     from pytest_fusealias.build import Program, ProgramError
 
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}  # noqa: SLF001 - as pytest's own call
-    names = tuple(name for name, value in arguments.items() if isinstance(value, _Placeholder))
-    names = tuple(spec.args) if spec.args is not None else names
+    names = _program_names(item, spec)
     fixtures = {name: value for name, value in arguments.items() if name not in names}
 
     def factory() -> Program:
@@ -274,6 +293,14 @@ def _body_factory(item: pytest.Function, spec: Spec) -> Callable[[], Program]:
         return Program(item.obj, kwargs={**given, **fixtures}, fixtures=frozenset(fixtures))
 
     return factory
+
+
+def _program_names(item: pytest.Function, spec: Spec) -> tuple[str, ...]:
+    """Returns the parameters of the test that `inputs` fills."""
+    if spec.args is not None:
+        return tuple(spec.args)
+    names = item._fixtureinfo.argnames  # noqa: SLF001 - as pytest's own call
+    return tuple(name for name in names if isinstance(item.funcargs[name], _Placeholder))
 
 
 def _arity_message(count: int, names: tuple[str, ...], fixtures: dict[str, Any]) -> str:

@@ -40,6 +40,20 @@ _OPTIONS: tuple[tuple[str, dict[str, Any], Any, Any, str], ...] = (
         "",
         "measure the memory of every marked test and write an SVG of eager above compiled to DIR",
     ),
+    (
+        "repro-dir",
+        {"metavar": "DIR"},
+        "string",
+        "",
+        "write a script to DIR for every failed check, which shows the failure without pytest",
+    ),
+    (
+        "minify",
+        {"action": "store_true"},
+        "bool",
+        False,
+        "with --fusion-repro-dir: reduce graph and inputs to the smallest for which the check still fails",
+    ),
 )
 
 
@@ -47,7 +61,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any], Any, Any, str], ...] = (
 class Settings:
     """What command line and ini say. `command_line_backends` is None unless --fusion-backend was given.
 
-    `memory_timeline` is the folder for timelines, absolute.
+    `memory_timeline` is the folder for timelines, `repro_folder` the one for scripts of failures; both are absolute.
     """
 
     command_line_backends: tuple[str, ...] | None
@@ -57,6 +71,8 @@ class Settings:
     seed: int
     strict: bool
     memory_timeline: Path | None = None
+    repro_folder: Path | None = None
+    minify: bool = False
     bench: BenchOptions = field(default_factory=BenchOptions)
 
     @property
@@ -77,6 +93,9 @@ def add_options(parser: pytest.Parser) -> None:
 def settings_of(config: pytest.Config) -> Settings:
     """Returns the settings; raises pytest.UsageError where a value is not of its type."""
     backends = config.getoption("fusion_backend")
+    repro_folder, minify = _folder(config, "repro-dir"), bool(_value(config, "minify"))
+    if minify and repro_folder is None:
+        raise _usage_error("--fusion-minify: say with --fusion-repro-dir=DIR where the smallest script goes")
     return Settings(
         command_line_backends=tuple(backends) if backends else None,
         ini_backends=tuple(config.getini("fusion_backend")),
@@ -84,7 +103,9 @@ def settings_of(config: pytest.Config) -> Settings:
         dtype=_value(config, "dtype") or None,
         seed=_integer(_value(config, "seed")),
         strict=bool(_value(config, "strict")),
-        memory_timeline=_folder(config, _value(config, "memory_timeline")),
+        memory_timeline=_folder(config, "memory-timeline"),
+        repro_folder=repro_folder,
+        minify=minify,
         bench=_bench(config),
     )
 
@@ -95,29 +116,30 @@ def _value(config: pytest.Config, name: str) -> Any:
 
 
 def _bench(config: pytest.Config) -> BenchOptions:
-    import pytest
-
     try:
         return bench_options(partial(_value, config), config.invocation_params.dir, config.rootpath)
     except BenchOptionError as error:
-        raise pytest.UsageError(str(error)) from None
+        raise _usage_error(str(error)) from None
 
 
-def _folder(config: pytest.Config, value: str) -> Path | None:
-    import pytest
-
+def _folder(config: pytest.Config, name: str) -> Path | None:
+    value = _value(config, name.replace("-", "_"))
     if not value:
         return None
-    folder = config.invocation_params.dir / value
+    folder: Path = config.invocation_params.dir / value
     if folder.exists() and not folder.is_dir():
-        raise pytest.UsageError(f"--fusion-memory-timeline: expected a folder, found the file {folder}")
+        raise _usage_error(f"--fusion-{name}: expected a folder, found the file {folder}")
     return folder
 
 
 def _integer(value: object) -> int:
-    import pytest
-
     try:
         return int(str(value))
     except ValueError:
-        raise pytest.UsageError(f"fusion_seed: expected an integer, found {value!r}") from None
+        raise _usage_error(f"fusion_seed: expected an integer, found {value!r}") from None
+
+
+def _usage_error(text: str) -> Exception:
+    import pytest
+
+    return pytest.UsageError(text)

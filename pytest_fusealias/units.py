@@ -1,7 +1,8 @@
-"""Sizes as people write them, read strictly."""
+"""Sizes as people write them, read strictly, and names of files."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 _FACTORS = {
@@ -69,3 +70,9 @@ def seconds_text(seconds: float, unit: str = "") -> str:
     """Returns a time for reading, four digits, in `unit` or in the one that fits."""
     unit = unit or time_unit(seconds)
     return f"{seconds * 10.0 ** -_EXPONENTS[unit]:.4g} {unit}"
+
+
+def artifact_name(title: str) -> str:
+    """Returns a file name without its ending for a title; titles that differ give names that differ."""
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-")[-100:]
+    return f"{readable}-{hashlib.sha256(title.encode()).hexdigest()[:8]}"

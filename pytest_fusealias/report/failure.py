@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _SHOWN_FINDINGS = 6
 
 
-def failure_text(verdict: Verdict, node_id: str, replay: str) -> str:
-    """Returns what failed, by check and path, what else was found, and the command that runs it again."""
+def failure_text(verdict: Verdict, node_id: str, replay: str, repro: str = "") -> str:
+    """Returns what failed, by check and path, what else was found, the command that runs it again, and the script."""
     kind = "the compiled program differs from eager"
     if verdict.refused:
         kind = "the backend refuses what eager runs"
@@ -34,6 +34,8 @@ def failure_text(verdict: Verdict, node_id: str, replay: str) -> str:
     lines.append(f"  passed: {', '.join(passed) or 'none'}")
     lines += [f"  weak: {f.check}: {f.path}: {f.text}" for f in verdict.weak[:_SHOWN_FINDINGS]]
     lines.append(f"  again: {replay}")
+    if repro:
+        lines.append(f"  repro: {repro}")
     return "\n".join(lines)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from html import escape
 from typing import TYPE_CHECKING
 
-from pytest_fusealias.units import bytes_text
+from pytest_fusealias.units import artifact_name, bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +27,7 @@ _STYLE = (
 def write_timeline(folder: Path, title: str, measured: MemoryComparison) -> Path:
     """Writes the SVG of one test to `folder` and returns its path; titles that differ give files that differ."""
     folder.mkdir(parents=True, exist_ok=True)
-    readable = re.sub(r"[^A-Za-z0-9]+", "-", title).strip("-")[-100:]
-    path = folder / f"{readable}-{hashlib.sha256(title.encode()).hexdigest()[:8]}.svg"
+    path = folder / f"{artifact_name(title)}.svg"
     waiting = path.with_suffix(".svg.part")
     waiting.write_text(svg(title, measured), encoding="utf-8")
     waiting.replace(path)

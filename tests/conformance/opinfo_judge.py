@@ -30,11 +30,15 @@ class Case(Protocol):
 
 @dataclass
 class Result:
-    """What came of a case's samples; texts are `key: check: path: what differs`."""
+    """What came of a case's samples; texts are `key: check: path: what differs`.
+
+    `raised` counts samples where eager and the backend both raise, and leave the same behind.
+    """
 
     key: str
     samples: int
     passed: int = 0
+    raised: int = 0
     ours: list[str] = field(default_factory=list)
     shared: list[str] = field(default_factory=list)
     not_judged: list[str] = field(default_factory=list)
@@ -62,6 +66,8 @@ def _judge_one(case: Case, device: str, result: Result) -> None:
         result.not_judged.append(f"{case.key}: {found}")
     elif found.outcome is Outcome.PASS:
         result.passed += 1
+    elif found.outcome is Outcome.NOT_MEASURED and "eager raises" in found.not_measured[0].reason:
+        result.raised += 1  # both raise, and leave the same behind: a pass of the other checks
     elif found.outcome is Outcome.NOT_MEASURED:
         result.not_judged.append(f"{case.key}: {found.not_measured[0].reason}")
     else:

@@ -75,9 +75,10 @@ def table(results):
         counts["cases"] += 1
         counts["samples"] += entry["samples"]
         counts["passed"] += entry["passed"]
+        counts["raised"] += entry.get("raised", 0)
         for name in ("ours", "shared", "not_judged"):
             counts[name] += len(entry[name])
-    heads = ("samples", "passed", "shared", "not_judged", "ours")
+    heads = ("samples", "passed", "raised", "shared", "not_judged", "ours")
     lines = [f"| form | {' | '.join(heads)} |", f"|---|{'---|' * len(heads)}"]
     lines += [f"| {form} | {' | '.join(str(c[h]) for h in heads)} |" for form, c in sorted(forms.items())]
     total = sum(forms.values(), Counter())

@@ -106,6 +106,14 @@ def update_and_return(x):
     return new
 
 
+def largest_into(x, y):
+    x.copy_(y.amax(1, keepdim=True))
+
+
+def sum_into(x, y):
+    x.copy_(y.sum(1))
+
+
 def _randn(*shape):
     return torch.randn(*shape)
 
@@ -132,5 +140,7 @@ HAZARDS = {
 MORE = {
     "P2_strided_vector": (update, lambda: (_randn(40)[::2],)),
     "P2_column_major": (update, lambda: (_randn(8, 4).t(),)),
+    "P6_reduction_of_nothing": (largest_into, lambda: (_randn(6, 1), _randn(6, 1))),
+    "P6_reduction_of_nothing_without_the_dimension": (sum_into, lambda: (_randn(6), _randn(6, 1))),
     "P5_two_reductions": (scale_and_sums, lambda: (_randn(64, 96),)),
 }
