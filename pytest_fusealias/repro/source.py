@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pytest_fusealias.repro.script import Asked, NoScriptError, path_lines, program_script
 
@@ -50,8 +50,10 @@ def source_script(item: pytest.Function, asked: Asked, names: tuple[str, ...]) -
 
 
 def _imports(item: pytest.Function) -> list[str]:
-    module, function = cast("Any", item.module), cast("Any", item.function)
-    if sys.modules.get(module.__name__) is not module:
+    module: Any = item.module
+    function: Any = item.function
+    known = sys.modules.get(module.__name__)
+    if known is None or known is not module:
         raise NoScriptError(f"{module.__name__} is not importable by that name")
     owner, _, name = str(function.__qualname__).rpartition(".")
     if "<locals>" in owner:
