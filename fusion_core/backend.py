@@ -27,6 +27,7 @@ from fusion_core.options import Options, parse_options
 from fusion_core.overlap import Pattern, address, overlap_pattern
 from fusion_core.partition import COPY_, Kinds, partition
 from fusion_core.passes.dce import remove_dead_code
+from fusion_core.passes.drop_identities import drop_identities
 from fusion_core.passes.expand_foreach import expand_foreach
 from fusion_core.passes.expand_one_hot import expand_one_hot
 from fusion_core.passes.hoist_copies import hoist_copies
@@ -74,6 +75,7 @@ class CompiledGraph:
         record: Record | None = None,
         watch: Watch | None = None,
     ) -> None:
+        drop_identities(module)
         self._module = module
         self._options = options
         self._record = record

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -63,16 +65,50 @@ def unsound_write(module: GraphModule) -> str:
     """Returns why functionalization would compute wrong numbers for this Dynamo graph, or an empty string.
 
     Torch undoes a view by adding up (`expand`) or by scattering into zeros (`unfold`); a write through memory that overlaps
-    itself, or through windows with gaps, then changes other elements than eager's.
+    itself, or through windows with gaps, then changes other elements than eager's. An operator that writes several tensors
+    computes all of them from the old values, though one may show another's memory. A write through `.data` moves no version
+    counter in eager, and a compiled one does, which autograd sees.
     """
     graphs = [m.graph for m in module.modules() if isinstance(m, GraphModule)]
-    for node, target in ((n, t) for graph in graphs for n in graph.nodes for t in _written_nodes(n)):
+    written = {n: _written_nodes(n) for graph in graphs for n in graph.nodes}
+    for node, targets in written.items():
+        if _share_elements(targets):
+            return f"{node.target} writes several tensors that share memory"
+    for node, target in ((n, t) for n, targets in written.items() for t in targets):
         value = target.meta.get("example_value")
         if isinstance(value, torch.Tensor) and value.layout is torch.strided and _overlaps_itself(value):
             return f"{node.target} writes through a view that overlaps itself"
-        if _comes_from_unfold(target):
+        if _comes_from(target, lambda n: "unfold" in str(n.target)):
             return f"{node.target} writes through an unfold view"
+        if _comes_from(target, _is_data_of_trained):
+            return f"{node.target} writes through .data of a tensor that requires grad"
     return ""
+
+
+def _is_data_of_trained(node: Node) -> bool:
+    if getattr(node.target, "__name__", "") != "_get_data_attr":
+        return False
+    source = node.args[0].meta.get("example_value") if isinstance(node.args[0], Node) else None
+    return isinstance(source, torch.Tensor) and source.requires_grad
+
+
+def _share_elements(targets: list[Node]) -> bool:
+    """True if two of several tensors are one, or reach into each other in one storage."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for target in targets if len(targets) > 1 else ():
+        value = target.meta.get("example_value")
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            continue
+        dims = list(zip(value.shape, value.stride(), strict=True))
+        numbers = [value.storage_offset(), *(n for dim in dims for n in dim)]
+        mine = spans.setdefault(value.untyped_storage()._cdata, [])
+        if not all(type(n) is int for n in numbers):
+            mine.append((0, sys.maxsize))  # symbolic: it may be anywhere in its storage
+        elif 0 not in value.shape:
+            first = int(value.storage_offset())
+            mine.append((first, first + sum((int(n) - 1) * int(stride) for n, stride in dims)))
+    ordered = [sorted(mine) for mine in spans.values()]
+    return any(b[0] <= a[1] for mine in ordered for a, b in itertools.pairwise(mine))
 
 
 def _written_nodes(node: Node) -> list[Node]:
@@ -116,9 +152,10 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
     return False
 
 
-def _comes_from_unfold(node: Node) -> bool:
+def _comes_from(node: Node, wanted: Callable[[Node], bool]) -> bool:
+    """True where a node, or one of which it is a view, is as wanted."""
     while node.op in ("call_method", "call_function") and node.args and isinstance(node.args[0], Node):
-        if "unfold" in str(node.target):
+        if wanted(node):
             return True
         value, source = node.meta.get("example_value"), node.args[0].meta.get("example_value")
         if (
@@ -219,6 +256,13 @@ def _captured(module: GraphModule, kind: str, expected_inputs: int) -> Captured:
     if rebuilt and merged:
         # AOTAutograd replays such an output's views on the merged input, without the offset of the view that it was.
         raise AotRefusalError("an output is a view of one of several inputs that share memory")
+    kept = {i for i, info in enumerate(metadata.input_info) if info.mutation_type.name == "MUTATED_IN_GRAPH"}
+    returned = {i.base_idx for i in metadata.output_info if i.output_type.name == "is_input"}
+    if first and not kept.isdisjoint(returned):
+        # AOTAutograd (seen in torch 2.13) puts the returned input in the place of another input's new value.
+        raise AotRefusalError(
+            "a written input is returned beside one that is written out of autograd's sight"
+        )
     written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data}
     saved_from = metadata.num_forward if kind == "forward" else None
     return Captured(module, kind, frozenset(rebuilt), frozenset(written), merged, saved_from)

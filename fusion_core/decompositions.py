@@ -15,18 +15,24 @@ import torch
 from torch._decomp import get_decompositions
 from torch._prims_common import suggest_memory_format
 
+from fusion_core import composed
+
 _NAMES = """
-    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
-    native_batch_norm native_batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_functional
+    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm
+    native_batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_functional
     _native_batch_norm_legit_no_training _batch_norm_with_update batch_norm_backward cudnn_batch_norm
-    cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward
-    _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data logsumexp
-    native_dropout_backward nll_loss_forward nll_loss_backward mse_loss mse_loss_backward smooth_l1_loss
-    smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward
-    soft_margin_loss std std_mean linalg_vector_norm norm
-    elu elu_backward softplus softplus_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward mish
-    mish_backward leaky_relu_backward hardtanh_backward softshrink hardshrink
-    hardshrink_backward softshrink_backward celu addcmul_ addcdiv_ aminmax square rad2deg deg2rad
+    cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax _log_softmax _softmax_backward_data
+    _log_softmax_backward_data logsumexp native_dropout_backward nll_loss_forward nll_loss_backward mse_loss
+    mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy
+    binary_cross_entropy_backward soft_margin_loss std std_mean linalg_vector_norm norm elu elu_backward softplus
+    softplus_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward mish mish_backward
+    leaky_relu_backward hardtanh_backward softshrink hardshrink hardshrink_backward softshrink_backward celu
+    addcmul_ addcdiv_ aminmax square rad2deg deg2rad heaviside logaddexp logaddexp2 nan_to_num sinc logit
+    logit_backward special_xlog1py special_entr special_log_ndtr mvlgamma glu glu_backward _prelu_kernel
+    _prelu_kernel_backward log_sigmoid_forward log_sigmoid_backward binary_cross_entropy_with_logits dist trace
+    count_nonzero nansum triu tril fill renorm new_full new_zeros new_ones zeros ones expand_copy alias_copy
+    permute_copy view_copy squeeze_copy t_copy transpose_copy unsqueeze_copy diagonal_copy narrow_copy pixel_shuffle
+    pixel_unshuffle channel_shuffle
 """.split()
 
 
@@ -52,6 +58,7 @@ def decompositions(*, random: bool = False) -> dict[Any, Callable[..., Any]]:
     names = _NAMES + _RANDOM if random else _NAMES
     packets = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
     table: dict[Any, Callable[..., Any]] = get_decompositions(packets)
+    table |= composed.TABLE
     for operator, decompose in table.items():
         name = operator.overloadpacket.__name__
         if name in _ROW_MAJOR or name in _MEMORY_FORMAT:

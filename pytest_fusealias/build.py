@@ -110,7 +110,8 @@ def _plain_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The elements as bytes: every dtype has them, and equal builds give equal NaNs."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     plain = plain.int_repr() if plain.is_quantized else plain
-    return plain.contiguous().reshape(-1).view(torch.uint8)
+    # `contiguous` would keep a stride that addresses nothing, and then no view of bytes exists
+    return plain.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
 
 
 def require_disjoint(arms: Mapping[str, Program]) -> None:

@@ -160,8 +160,16 @@ class _Lowering:
             return self._emit("full_like", (operand, Constant.of(given)), kind, line)
         if row.kind == "random":
             return self._emit(row.name, (operand,), kind, line)
-        if row.kind == "reduce":
-            dims = Constant.of(translate.reduced_dims(node))
+        reduced = translate.reduced_dims(node) if row.kind == "reduce" else ()
+        if (
+            row.kind == "reduce"
+            and not reduced
+            and row.name in ("any", "all")
+            and operand.type.dtype != "bool"
+        ):
+            return self._emit("ne.Scalar", (operand, Constant.of(0)), kind, line)
+        if reduced:
+            dims = Constant.of(reduced)
             keywords = translate.reduction_keywords(node)
             named = tuple((name, Constant.of(value)) for name, value in sorted(keywords.items()))
             return self._emit(row.name, (operand, dims), kind, line, named)

@@ -88,6 +88,8 @@ def _reason(node: Node) -> str:
         return "a size or scalar is only known at run time"
     if row.kind == "positions":
         return _positions_reason(node)
+    if row.kind == "constant" and 0 in result.shape:
+        return "an empty tensor"
     if row.kind == "constant":
         return "" if result.dim() == 0 and result.dtype in COMPUTED else "a constant tensor with dimensions"
     tensors = [result, *(t for t in operands if t is not None)]
@@ -147,8 +149,8 @@ def _move_reason(node: Node) -> str:
 
 def _reduce_reason(node: Node) -> str:
     operand, result = fake(node.all_input_nodes[0]), fake(node)
-    if operand.dim() == 0:
-        return "a reduction of a tensor without dimensions"
+    if operand.dim() == 0 and ROWS[node.target].name == "var":
+        return "the variance of a tensor without dimensions"
     if operand.dtype.is_complex:
         return "complex numbers"
     correction = node.kwargs.get("correction")

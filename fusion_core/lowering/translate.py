@@ -19,7 +19,7 @@ def reduced_dims(node: Node) -> tuple[int, ...]:
     """Returns the dimensions that a reduction removes, ascending; none given means all."""
     rank = fake(_operand(node)).dim()
     given = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
-    if given is None or given == []:
+    if given is None or given == [] or rank == 0:
         return tuple(range(rank))
     dims: Any = [given] if isinstance(given, int) else given
     return tuple(sorted({d % rank for d in dims}))
