@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +19,7 @@ from torch.fx import GraphModule, Node
 
 from fusion_core.decompositions import decompositions
 from fusion_core.errors import FusionError, InternalError
+from fusion_core.unsound import unsound
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,127 +48,11 @@ class Compiled:
     merged: bool = False
 
 
-_INPLACE_OPERATORS = frozenset(
-    {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
-)
-
 CompileGraph = Callable[[Captured], Callable[[list[Any]], Any]]
 
 
 class AotRefusalError(Exception):
     """AOTAutograd cannot trace this graph; `__cause__` is its error."""
-
-
-def unsound_write(module: GraphModule) -> str:
-    """Returns why functionalization would compute wrong numbers for this Dynamo graph, or an empty string.
-
-    Torch undoes a view by adding up (`expand`) or by scattering into zeros (`unfold`); a write through memory that overlaps
-    itself, or through windows with gaps, then changes other elements than eager's. An operator that writes several tensors
-    computes all of them from the old values, though one may show another's memory. A write through `.data` moves no version
-    counter in eager, and a compiled one does, which autograd sees.
-    """
-    graphs = [m.graph for m in module.modules() if isinstance(m, GraphModule)]
-    written = {n: _written_nodes(n) for graph in graphs for n in graph.nodes}
-    for node, targets in written.items():
-        if _share_elements(targets):
-            return f"{node.target} writes several tensors that share memory"
-    for node, target in ((n, t) for n, targets in written.items() for t in targets):
-        value = target.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided and _overlaps_itself(value):
-            return f"{node.target} writes through a view that overlaps itself"
-        if _comes_from(target, lambda n: "unfold" in str(n.target)):
-            return f"{node.target} writes through an unfold view"
-        if _comes_from(target, _is_data_of_trained):
-            return f"{node.target} writes through .data of a tensor that requires grad"
-    return ""
-
-
-def _is_data_of_trained(node: Node) -> bool:
-    if getattr(node.target, "__name__", "") != "_get_data_attr":
-        return False
-    source = node.args[0].meta.get("example_value") if isinstance(node.args[0], Node) else None
-    return isinstance(source, torch.Tensor) and source.requires_grad
-
-
-def _share_elements(targets: list[Node]) -> bool:
-    """True if two of several tensors are one, or reach into each other in one storage."""
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for target in targets if len(targets) > 1 else ():
-        value = target.meta.get("example_value")
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-            continue
-        dims = list(zip(value.shape, value.stride(), strict=True))
-        numbers = [value.storage_offset(), *(n for dim in dims for n in dim)]
-        mine = spans.setdefault(value.untyped_storage()._cdata, [])
-        if not all(type(n) is int for n in numbers):
-            mine.append((0, sys.maxsize))  # symbolic: it may be anywhere in its storage
-        elif 0 not in value.shape:
-            first = int(value.storage_offset())
-            mine.append((first, first + sum((int(n) - 1) * int(stride) for n, stride in dims)))
-    ordered = [sorted(mine) for mine in spans.values()]
-    return any(b[0] <= a[1] for mine in ordered for a, b in itertools.pairwise(mine))
-
-
-def _written_nodes(node: Node) -> list[Node]:
-    """Returns what a Dynamo node may write: its first argument where it works in place, and everything given as `out`."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if node.op not in ("call_method", "call_function"):
-        return []
-    given: list[Any] = [node.kwargs.get("out")]
-    in_place = (name.endswith("_") and not name.endswith("__")) or name in _INPLACE_OPERATORS
-    if (
-        in_place
-        or node.target is operator.setitem
-        or node.kwargs.get("inplace")
-        or _is_inplace_by_position(node)
-    ):
-        given.append(node.args[0] if node.args else None)
-    found: list[Node] = []
-    torch.fx.node.map_arg(given, found.append)
-    return found
-
-
-def _is_inplace_by_position(node: Node) -> bool:
-    """`F.relu(x, True)`: the flag of a functional."""
-    functional = getattr(node.target, "__module__", "") in ("torch.nn.functional", "torch._C._nn")
-    return functional and any(a is True for a in node.args[1:])
-
-
-def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """True if two elements may share an address, by the order of strides; symbolic strides are left to torch."""
-    dims = list(zip(tensor.stride(), tensor.shape, strict=True))
-    if any(
-        type(stride) is int and stride == 0 and not (type(size) is int and size <= 1) for stride, size in dims
-    ):
-        return True
-    known = [(st, sz) for st, sz in dims if type(st) is int and type(sz) is int and sz > 1]
-    reach = 0
-    for stride, size in sorted(known):
-        if stride <= reach:
-            return len(known) == len([d for d in dims if d[1] != 1])
-        reach += stride * (size - 1)
-    return False
-
-
-def _comes_from(node: Node, wanted: Callable[[Node], bool]) -> bool:
-    """True where a node, or one of which it is a view, is as wanted."""
-    while node.op in ("call_method", "call_function") and node.args and isinstance(node.args[0], Node):
-        if wanted(node):
-            return True
-        value, source = node.meta.get("example_value"), node.args[0].meta.get("example_value")
-        if (
-            isinstance(value, torch.Tensor)
-            and isinstance(source, torch.Tensor)
-            and not _same_storage(value, source)
-        ):
-            return False  # where a tuple (unbind, split) is between them, the walk goes on
-        node = node.args[0]
-    return False
-
-
-def _same_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
-    strided = a.layout is torch.strided and b.layout is torch.strided
-    return strided and a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
 def compile_through_aot(
@@ -186,7 +68,7 @@ def compile_through_aot(
     Raises AotRefusalError where AOTAutograd does not support the graph, or would compile it to something else; errors of
     `compile_graph` pass through.
     """
-    reason = unsound_write(module)
+    reason = unsound(module)
     if reason:
         raise AotRefusalError(reason)
     written: set[int] = set()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import subprocess
 import sys
 import time
@@ -59,7 +60,7 @@ def search(number, given):
     from hypothesis import given as drawn
     from random_programs import sources
 
-    counts, shared = Counter(), {}
+    counts, shared, dynamo = Counter(), {}, {}
     ending = time.monotonic() + given.chunk_seconds
 
     @seed(number)
@@ -83,10 +84,11 @@ def search(number, given):
             counts["control"] += 1
             if control:
                 counts["control_wrong"] += 1
-                kind = " ".join(sorted({part.split(":")[0].strip() for part in control.split(";")}))
-                text = source.as_test(control)
-                shared[kind] = min(shared.get(kind, text), text, key=len)
-        if failure:
+                keep(shared, control, source)
+        if failure and (traced := failed_checks(verdict_of(source, "eager", given.device))):
+            counts["wrong_in_dynamo"] += 1  # its graph is wrong already, or there is none
+            keep(dynamo, traced, source)
+        elif failure:
             raise Wrong(source.as_test(failure))
 
     entry = {"chunk": number}
@@ -98,7 +100,14 @@ def search(number, given):
         entry["found"] = str(wrong)
     except Exception as error:  # noqa: BLE001 - a chunk that breaks off is told, and the search goes on
         entry["broken"] = f"{type(error).__name__}: {str(error)[:300]}"
-    return entry | {"counts": dict(counts), "control": shared}
+    return entry | {"counts": dict(counts), "control": shared, "dynamo": dynamo}
+
+
+def keep(shortest, failure, source):
+    """Keeps the shortest program for each set of failed checks."""
+    kind = " ".join(dict.fromkeys(part.split(":")[0].strip() for part in failure.split("; ")))
+    text = source.as_test(failure)
+    shortest[kind] = min(shortest.get(kind, text), text, key=len)
 
 
 def read(path):
@@ -115,15 +124,16 @@ def read(path):
 
 def table(done):
     """Returns counts, what was found in fusion_core, and the shortest program for each kind of failure of aot_eager."""
-    total, control = Counter(), {}
+    total, shortest = Counter(), {}
     for entry in done.values():
         total.update(entry["counts"])
-        for kind, text in entry["control"].items():
-            control[kind] = min(control.get(kind, text), text, key=len)
+        for where, name in (("aot_eager", "control"), ("Dynamo, with any backend", "dynamo")):
+            for kind, text in entry[name].items():
+                shortest[where, kind] = min(shortest.get((where, kind), text), text, key=len)
     lines = [f"{len(done)} chunks: {dict(total)}"]
     lines += [f"\nBROKEN chunk {n}: {e['broken']}" for n, e in done.items() if "broken" in e]
     lines += [f"\nFOUND in chunk {n}:\n{e['found']}" for n, e in done.items() if "found" in e]
-    lines += [f"\naot_eager, {kind}:\n{text}" for kind, text in control.items()]
+    lines += [f"\n{where}, {kind}:\n{text}" for (where, kind), text in shortest.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -167,6 +177,7 @@ def work(given, numbers):
     import torch
 
     torch.set_num_threads(1)
+    logging.disable(logging.CRITICAL)  # Dynamo logs a page for each program that it cannot trace
     done = {n for path in parts(given.results) for n in read(path)}
     ending = time.monotonic() + given.seconds
     with given.results.with_name(f"{given.results.name}.{given.worker}").open("a") as file:
