@@ -48,11 +48,14 @@ def _unsound_write(module: GraphModule) -> str:
     Torch undoes a view by adding up (`expand`) or by scattering into zeros (`unfold`); a write through memory that overlaps
     itself, or through windows with gaps, then changes other elements than eager's. An operator that writes several tensors
     computes all of them from the old values, though one may show another's memory. A write through `.data` moves no version
-    counter in eager, and a compiled one does, which autograd sees.
+    counter in eager, and a compiled one does, which autograd sees. A tensor that is given other memory (`set_`, which
+    Dynamo makes of an assignment to `.data` too) keeps its old shape where that memory is its own.
     """
     graphs = [m.graph for m in module.modules() if isinstance(m, GraphModule)]
     written = {n: _written_nodes(n) for graph in graphs for n in graph.nodes}
     for node, targets in written.items():
+        if targets and _name(node) == "set_":
+            return f"{node.target} gives a tensor other memory"
         if _share_elements(targets):
             return f"{node.target} writes several tensors that share memory"
     for node, target in ((n, t) for n, targets in written.items() for t in targets):
@@ -94,7 +97,7 @@ def _share_elements(targets: list[Node]) -> bool:
 
 def _written_nodes(node: Node) -> list[Node]:
     """Returns what a Dynamo node may write: its first argument where it works in place, and everything given as `out`."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = _name(node)
     if node.op not in ("call_method", "call_function"):
         return []
     given: list[Any] = [node.kwargs.get("out")]
@@ -109,6 +112,10 @@ def _written_nodes(node: Node) -> list[Node]:
     found: list[Node] = []
     torch.fx.node.map_arg(given, found.append)
     return found
+
+
+def _name(node: Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
 def _is_inplace_by_position(node: Node) -> bool:

@@ -193,3 +193,29 @@ def test_strided_input_that_is_written(shape, gap, turned, write):
         return (view.t() if turned else view,)
 
     assert_equal(program, make)
+
+
+@MANY
+@given(
+    grad=st.booleans(),
+    own=st.booleans(),
+    by_data=st.booleans(),
+    cut=st.sampled_from((slice(0, 1), slice(1, None), slice(None, None, 2))),
+    write=writes,
+)
+def test_tensor_that_is_given_other_memory(grad, own, by_data, cut, write):
+    """By an assignment to `.data` or by `set_`; the memory is another tensor's or a part of its own."""
+
+    def program(x, y):
+        memory = (x if own else y)[cut].detach()
+        if by_data:
+            x.data = memory
+        else:
+            x.detach().set_(memory)
+        WRITES[write](y)
+        return x * 2
+
+    def make():
+        return ramp(12).reshape(4, 3).requires_grad_(grad), ramp(15).reshape(5, 3)
+
+    assert_equal(program, make)
