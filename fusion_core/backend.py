@@ -31,6 +31,7 @@ from fusion_core.passes.drop_identities import drop_identities
 from fusion_core.passes.expand_foreach import expand_foreach
 from fusion_core.passes.expand_one_hot import expand_one_hot
 from fusion_core.passes.hoist_copies import hoist_copies
+from fusion_core.passes.inline_scalars import inline_scalars
 from fusion_core.passes.normalize_copies import normalize_copies
 from fusion_core.passes.reinplace import reinplace
 from fusion_core.passes.snapshot import snapshot_outputs
@@ -171,7 +172,8 @@ def compile_graph(
     `watch` gets the plan with what it was made from, and returns what runs it in its place.
     """
     clock = _Clock()
-    graph = expand_one_hot(split_moments(expand_foreach(captured.module.graph)))
+    graph = inline_scalars(captured.module.graph, partial(_attribute, captured.module))
+    graph = expand_one_hot(split_moments(expand_foreach(graph)))
     graph = normalize_copies(graph)
     clock.stage("expand")
     graph, facts = _rewritten(graph, analyze(graph), partial(snapshot_outputs, rebuilt=captured.rebuilt))
@@ -200,7 +202,7 @@ def compile_graph(
         graph,
         packed,
         kernel,
-        lambda name: _attribute(captured.module, name),
+        partial(_attribute, captured.module),
         guarded=captured.kind != "backward",
     )
     clock.stage("kernels")

@@ -71,6 +71,60 @@ def _repeat(a: Tensor, repeats: Sequence[int]) -> Tensor:
     return tiled.reshape([r * n for r, n in zip(repeats, shape, strict=True)])
 
 
+_COUNTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
+
+
+def _extreme(a: Tensor, dim: int, *, keepdim: bool, largest: bool) -> tuple[Tensor, Tensor]:
+    """The largest or smallest along a dimension and the first index of it; a NaN, where there is one, is both."""
+    if a.dim() == 0:
+        return a.clone(), torch.zeros_like(a, dtype=torch.int64)
+    size = a.shape[dim]
+    shape = [size if d == dim % a.dim() else 1 for d in range(a.dim())]
+    value = (torch.amax if largest else torch.amin)(a, [dim], keepdim=True)
+    found = a == value
+    if a.dtype.is_floating_point:
+        found = found | torch.isnan(a)  # then no element equals the extreme, which is NaN
+    places = torch.arange(size, device=a.device).reshape(shape)
+    index = torch.amin(torch.where(found, places, size), [dim], keepdim=True)
+    return (value, index) if keepdim else (value.squeeze(dim), index.squeeze(dim))
+
+
+def _is_counted(a: Tensor) -> bool:
+    return a.dtype in _COUNTED and all(type(n) is int and n > 0 for n in a.shape)
+
+
+def _extreme_and_index(*, largest: bool) -> Callable[..., Any]:
+    def run(a: Tensor, dim: int, keepdim: bool = False) -> Any:
+        if not _is_counted(a):
+            return NotImplemented
+        return _extreme(a, dim, keepdim=keepdim, largest=largest)
+
+    return run
+
+
+def _index_of_extreme(*, largest: bool) -> Callable[..., Any]:
+    def run(a: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        if not _is_counted(a):
+            return NotImplemented
+        if dim is not None:
+            return _extreme(a, dim, keepdim=keepdim, largest=largest)[1]
+        index = _extreme(a.reshape(-1), 0, keepdim=True, largest=largest)[1]
+        return index.reshape([1] * a.dim() if keepdim else [])
+
+    return run
+
+
+def _arange(
+    start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, device: Any = None, **rest: Any
+) -> Any:
+    """A range of whole numbers as 0, 1, 2, ... times its step; of other numbers eager rounds otherwise."""
+    numbers = (start, end, step)
+    if not all(type(n) is int for n in numbers) or dtype not in (None, torch.int64) or any(rest.values()):
+        return NotImplemented
+    count = max(0, -(-(end - start) // step))
+    return torch.arange(count, device=device) * step + start
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
     aten.fmax.default: _fmax,
     aten.fmin.default: _fmin,
@@ -79,4 +133,9 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.ldexp.Tensor: _ldexp,
     aten.round.decimals: _round_decimals,
     aten.repeat.default: _repeat,
+    aten.max.dim: _extreme_and_index(largest=True),
+    aten.min.dim: _extreme_and_index(largest=False),
+    aten.argmax.default: _index_of_extreme(largest=True),
+    aten.argmin.default: _index_of_extreme(largest=False),
+    aten.arange.start_step: _arange,
 }

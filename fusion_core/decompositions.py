@@ -20,10 +20,10 @@ from fusion_core import composed
 _NAMES = """
     native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm
     native_batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_functional
-    _native_batch_norm_legit_no_training _batch_norm_with_update batch_norm_backward cudnn_batch_norm
-    cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax _log_softmax _softmax_backward_data
-    _log_softmax_backward_data logsumexp native_dropout_backward nll_loss_forward nll_loss_backward mse_loss
-    mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy
+    _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional batch_norm_backward
+    cudnn_batch_norm cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax _log_softmax
+    _softmax_backward_data _log_softmax_backward_data logsumexp native_dropout_backward nll_loss_forward nll_loss_backward
+    mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy
     binary_cross_entropy_backward soft_margin_loss std std_mean linalg_vector_norm norm elu elu_backward softplus
     softplus_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward mish mish_backward
     leaky_relu_backward hardtanh_backward softshrink hardshrink hardshrink_backward softshrink_backward celu
@@ -32,7 +32,7 @@ _NAMES = """
     _prelu_kernel_backward log_sigmoid_forward log_sigmoid_backward binary_cross_entropy_with_logits dist trace
     count_nonzero nansum triu tril fill renorm new_full new_zeros new_ones zeros ones expand_copy alias_copy
     permute_copy view_copy squeeze_copy t_copy transpose_copy unsqueeze_copy diagonal_copy narrow_copy pixel_shuffle
-    pixel_unshuffle channel_shuffle
+    pixel_unshuffle channel_shuffle split_with_sizes_copy unbind_copy unsafe_split unsafe_split_with_sizes
 """.split()
 
 
@@ -44,7 +44,8 @@ _ROW_MAJOR = """
 # Kernels that make results in their input's memory format: channels-last or row-major, nothing else.
 _MEMORY_FORMAT = """
     native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit
-    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _batch_norm_with_update batch_norm_backward
+    _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _batch_norm_with_update
+    _batch_norm_with_update_functional batch_norm_backward
     cudnn_batch_norm cudnn_batch_norm_backward
 """.split()
 

@@ -48,7 +48,10 @@ _VIEWS = {
 }
 
 # Constants of another tensor's shape; they fuse into their readers, and are pointless as kernels of their own.
-CREATIONS = frozenset({aten.full_like.default, aten.zeros_like.default, aten.ones_like.default})
+# `empty_like` may hold anything, so it is 0 where it fuses.
+CREATIONS = frozenset(
+    {aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.empty_like.default}
+)
 
 ROWS: dict[Any, Row] = {
     **{target: Row() for target in pointwise.TARGETS},

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from composed_samples import COMPOSED
 from samples import MOVES, X
 from test_rows import TARGETS, assert_same, cases
 
@@ -40,6 +41,11 @@ def test_pointwise_row(name):
 @pytest.mark.parametrize("name", MOVES)
 def test_reductions_and_views(name, dtype):
     three_ways(MOVES[name], [X.to(dtype)])
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_composed(name):
+    three_ways(*COMPOSED[name])
 
 
 LAYOUTS = {
