@@ -27,6 +27,14 @@ COMPUTED = frozenset(
         torch.complex128,
     }
 )
+ALLOCATIONS = frozenset(
+    {
+        torch.ops.aten.empty.memory_format,
+        torch.ops.aten.new_empty.default,
+        torch.ops.aten.empty_strided.default,
+        torch.ops.aten.new_empty_strided.default,
+    }
+)
 # Operators whose fake results torch makes row-major for every operand.
 MISFORETOLD = frozenset(
     {torch.ops.aten.floor_divide.default, torch.ops.aten.div.Tensor_mode, torch.ops.aten.div.Scalar_mode}
@@ -76,6 +84,8 @@ def _reason(node: Node) -> str:
     row = ROWS.get(node.target)
     if node.target is torch.ops.aten.copy_.default:
         return "a write into a view, or one that waits for readers of the old value"
+    if node.target in ALLOCATIONS:
+        return "memory without a value"
     if row is None:
         return "no lowering rule for this operator"
     result = tensor_of(node)

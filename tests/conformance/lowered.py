@@ -4,7 +4,7 @@
     python tests/conformance/lowered.py --json FILE    # the same as data
 
 An entry counts as lowered where no sample of it leaves an operator of the graph to eager. Views of inputs move nothing, a
-constant that is returned is one fill, and an empty sample needs no kernel: these do not count. What an entry does depends on
+constant that is returned is one fill, and an empty tensor needs no kernel: these do not count. What an entry does depends on
 dtype, sizes and options, so each is asked in its first dtype of `DTYPES`, for `SAMPLES` samples. The last column leaves out
 what cannot be lowered: where nvFuser has no such function, computes it by a call of ATen, or never sees a graph (`LACKING`).
 """
@@ -95,7 +95,7 @@ LACKING = {
         cumsum cumprod cummax cummin logcumsumexp cumulative_trapezoid masked_cumsum masked_cumprod median nanmedian mode
         quantile nanquantile
     """,
-    "nvFuser has no operation that mirrors, rotates or scatters": """
+    "nvFuser has no such move of elements, or one that passes over the whole tensor for a part": """
         flip fliplr flipud rot90 roll diag_embed diag diagflat diagonal_scatter as_strided_scatter as_strided_copy
         select_scatter slice_scatter nn_functional_pad_reflect nn_functional_pad_replicate
         nn_functional_pad_replicate_negative nn_functional_pad_circular nn_functional_unfold unfold_copy
@@ -105,7 +105,13 @@ LACKING = {
         jiterator_unary jiterator_binary jiterator_binary_return_by_ref
     """,
 }
-CONSTANT = "a constant tensor that is needed as such"
+# Reasons that leave nothing to compute: a fill, an allocation.
+IDLE = (
+    "an empty tensor",
+    "a constant tensor that is needed as such",
+    "a constant tensor with dimensions",
+    "memory without a value",
+)
 FAMILIES = {
     "normalization": NORMALIZATION,
     "scan": SCAN,
@@ -156,15 +162,21 @@ def entry_of(name: str, family: str, device: str) -> Entry:
             entry.samples += 1
             continue
         eager = told.eager_steps
-        if eager and all(step.reason in ("an empty tensor", CONSTANT) for step in eager):
+        if eager and all(step.reason in IDLE for step in eager):
             continue
-        eager = [step for step in eager if step.reason != CONSTANT]
+        eager = [step for step in eager if step.reason not in IDLE]
         entry.samples += 1
         entry.lowered += not eager and bool(told.graphs) and not told.graph_breaks
         entry.eager.update(
             {f"{s.operator}: {s.reason}" for s in eager} | {f"break: {b[:60]}" for b in told.graph_breaks}
         )
     return entry
+
+
+def _line(entry: Entry) -> str:
+    reasons = "; ".join(reason.splitlines()[0] for reason in entry.eager)
+    head = f"- {entry.name} ({entry.family}, {entry.dtype}): {entry.lowered} of {entry.samples} samples"
+    return f"{head}: {reasons}"
 
 
 def table(entries: list[Entry]) -> str:
@@ -174,6 +186,8 @@ def table(entries: list[Entry]) -> str:
         "| family | entries | lowered | share | nvFuser can | share of these |",
         "|---|---|---|---|---|---|",
     ]
+    idle = [e for e in entries if not e.samples]
+    entries = [e for e in entries if e.samples]
     for family in (*FAMILIES, "all"):
         of = [e for e in entries if family in (e.family, "all")]
         whole = [e for e in of if e.lowered == e.samples]
@@ -181,13 +195,10 @@ def table(entries: list[Entry]) -> str:
         shares = [f"{len(whole) / max(len(n), 1):.1%}" for n in (of, possible)]
         lines.append(f"| {family} | {len(of)} | {len(whole)} | {shares[0]} | {len(possible)} | {shares[1]} |")
     left = [e for e in entries if e.lowered < e.samples]
+    lines += ["", f"Nothing to compute, not counted: {', '.join(e.name for e in idle) or 'none'}"]
     for reason in [*LACKING, ""]:
         lines += ["", f"{reason or 'Eager for another reason'}:"]
-        lines += [
-            f"- {e.name} ({e.family}, {e.dtype}): {e.lowered} of {e.samples} samples: {'; '.join(e.eager)}"
-            for e in left
-            if lacking.get(e.name, "") == reason
-        ]
+        lines += [_line(e) for e in left if lacking.get(e.name, "") == reason] or ["- none"]
     return "\n".join(lines) + "\n"
 
 
