@@ -101,8 +101,8 @@ class Definition:
     def _pointwise(self, op: Op) -> Any:
         name = op.name.rpartition(".")[0]
         result = op.result.type.dtype
-        arguments = [self._argument(a) for a in op.arguments]
-        keywords = {k: self._argument(a) for k, a in op.keywords}
+        arguments = [self._operand(a, op) for a in op.arguments]
+        keywords = {k: self._operand(a, op) for k, a in op.keywords}
         if name in rules.COMPARING:
             return rules.COMPARING[name](
                 self._ops, *self._prepared(op, arguments, self._common(op, arguments))
@@ -145,6 +145,17 @@ class Definition:
         if first and cast and not any(a.is_tensor for a in cast):
             cast[0] = self._as_tensor(cast[0], op.result.type)
         return [a.handle for a in cast]
+
+    def _operand(self, argument: Argument, op: Op) -> Operand:
+        """Returns an operand; a constant with dimensions is made a tensor where no other operand has the result's shape."""
+        operand = self._argument(argument)
+        if operand.is_tensor or not isinstance(argument, Value) or argument.type.host:
+            return operand
+        shapes = {v.type.shape for v in op.operands() if self._env[v].is_tensor}
+        spreads = (
+            bool(shapes) and op.result.type.shape not in shapes and any(d != 1 for d in argument.type.shape)
+        )
+        return self._as_tensor(operand, argument.type) if spreads else operand
 
     def _argument(self, argument: Argument) -> Operand:
         if isinstance(argument, Value):
