@@ -37,7 +37,10 @@ from fusion_core.passes.reinplace import reinplace
 from fusion_core.passes.snapshot import snapshot_outputs
 from fusion_core.passes.split_moments import split_moments
 from fusion_core.program.ir import FusionProgram
+from fusion_core.replay.obstacle import obstacle
+from fusion_core.replay.replay import Replay
 from fusion_core.runtime.plan import Plan, build_plan
+from fusion_core.runtime.steps import Free
 
 Record = Callable[[GraphReport], None]
 Run = Callable[[list[Any]], Any]
@@ -129,7 +132,7 @@ class CompiledGraph:
             if self._options.fallback == "error":
                 raise FallbackError(f"AOTAutograd refuses the graph: {error}") from error
             whole = Unsupported(WHOLE_GRAPH, f"AOTAutograd refuses it: {str(error)[:200]}", "")
-            self._note(GraphReport("inference", (), (whole,), ()))
+            self._note(GraphReport("inference", (), (whole,), (), not_replayed="the whole graph runs eager"))
             return Compiled(self._module)
 
     def _compile_graph(self, captured: Captured) -> Run:
@@ -213,8 +216,28 @@ def compile_graph(
     members = (s.members if isinstance(s, Packed) else (s,) for s in packed if not isinstance(s, Node))
     components = tuple(lowered for each in members for lowered in each)
     shared = sum(len(step.members) for step in packed if isinstance(step, Packed))
-    run = plan.run if watch is None else watch(captured, graph, plan)
-    return run, GraphReport(captured.kind, components, eager, tuple(clock.seconds), tuple(used), shared)
+    not_replayed = _not_replayed(graph, captured.kind, plan, options)
+    run: Run = plan.run if not_replayed else _replay(graph, facts, plan, options).run
+    if watch is not None:
+        run = watch(captured, graph, plan)
+    return run, GraphReport(
+        captured.kind, components, eager, tuple(clock.seconds), tuple(used), shared, not_replayed
+    )
+
+
+def _not_replayed(graph: Graph, kind: str, plan: Plan, options: Options) -> str:
+    """Returns why the plan is not replayed as a CUDA graph, or an empty string."""
+    if options.graphs is False:
+        return "graphs=False"
+    steps = sum(not isinstance(step, Free) for step in plan.steps)
+    return obstacle(graph, kind, steps=steps, asked=options.graphs is True)
+
+
+def _replay(graph: Graph, facts: AliasFacts, plan: Plan, options: Options) -> Replay:
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    written = frozenset(i for i, n in enumerate(placeholders) if facts.writes.get(facts.storage.get(n, "")))
+    device = next(t.device for n in placeholders if isinstance(t := n.meta.get("val"), Tensor))
+    return Replay(plan, written, device, copies=options.graphs is True)
 
 
 def _rewritten(

@@ -20,6 +20,7 @@ class GraphReport:
     """One compiled graph. `kind` is `inference`, `forward` or `backward`; `seconds` are by stage.
 
     `kernels` are the programs that were compiled: those of components, and those that run many components at once.
+    `not_replayed` is why the plan is not replayed as a CUDA graph, empty where it is.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class GraphReport:
     seconds: tuple[tuple[str, float], ...]
     kernels: tuple[FusionProgram, ...] = ()
     packed: int = 0
+    not_replayed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class Explanation:
 
     `alias_outputs` are written inputs, `sets` and `refused_aliases` the writes that could not be plain aliases, with
     their reasons; `packed` components share launches with others. `seconds` add up by stage. `memory` is the
-    estimate from the plans alone, without workspaces; `estimate_memory` observes those too.
+    estimate from the plans alone, without workspaces; `estimate_memory` observes those too. `not_replayed` tells, graph by
+    graph, why its plan is not replayed as a CUDA graph, with an empty text for one that is.
     """
 
     regions: int
@@ -66,6 +69,7 @@ class Explanation:
     seconds: tuple[tuple[str, float], ...]
     memory: MemoryEstimate | None = None
     reused_buffers: tuple[str, ...] = ()
+    not_replayed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Returns the report."""
@@ -113,6 +117,7 @@ def explanation(
         kernels=count_kernels(reports),
         packed=sum(r.packed for r in reports),
         graphs=len(reports),
+        not_replayed=tuple(r.not_replayed for r in reports),
         executor=executor,
         seconds=tuple(seconds.items()),
         memory=memory,
@@ -141,6 +146,10 @@ def _lines(e: Explanation) -> list[str]:
     lines += [f"no alias for {n.target} ({n.line}): {n.reason}" for n in e.refused_aliases]
     eager = Counter((s.operator, s.reason, s.line) for s in e.eager_steps)
     lines += [f"eager {op} ({line}) x{n}: {reason}" for (op, reason, line), n in eager.items()]
+    replays = Counter(e.not_replayed)
+    if "" in replays:
+        lines.append(f"replayed as CUDA graphs: {replays.pop('')} of {e.graphs} graphs")
+    lines += [f"not replayed x{n}: {reason}" for reason, n in replays.items()]
     lines += [f"graph break: {reason}" for reason in e.graph_breaks]
     lines += [str(p) for p in e.programs]
     if e.memory is not None and e.memory.graphs:

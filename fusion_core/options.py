@@ -18,15 +18,15 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "fallback": ("allow", "error"),
     "verify": (True, False),
 }
-# Values that the interface names and this version does not carry out; refusing beats ignoring.
-_NOT_YET: dict[str, tuple[Any, ...]] = {
-    "graphs": (True,),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to compile. `fallback="error"` refuses programs of which anything would run eager inside the plan."""
+    """How to compile. `fallback="error"` refuses programs of which anything would run eager inside the plan.
+
+    `graphs=True` replays plans as CUDA graphs where they can be; "auto" those that only write inputs, where nothing that a
+    replay overwrites can be in the user's hands.
+    """
 
     executor: str = "auto"
     bookend: bool = False
@@ -39,8 +39,12 @@ class Options:
 def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> Options:
     """Returns validated Options; raises OptionError naming the nearest known option or the known values."""
     given = dict(given or {})
-    if mode not in (None, "default"):
-        raise OptionError(f"mode={mode!r}: fusion_core has no such mode; known: 'default'")
+    if mode not in (None, "default", "reduce-overhead"):
+        raise OptionError(
+            f"mode={mode!r}: fusion_core has no such mode; known: 'default' and 'reduce-overhead' (graphs=True)"
+        )
+    if mode == "reduce-overhead":
+        given.setdefault("graphs", True)
     known = tuple(f.name for f in dataclasses.fields(Options))
     for name, value in given.items():
         if name not in known:
@@ -49,6 +53,4 @@ def parse_options(given: Mapping[str, Any] | None, mode: str | None = None) -> O
             raise OptionError(f"unknown option {name!r}{hint} Known: {', '.join(known)}")
         if not any(value is c or (isinstance(c, str) and value == c) for c in _CHOICES[name]):
             raise OptionError(f"{name}={value!r}: expected one of {', '.join(map(repr, _CHOICES[name]))}")
-        if value in _NOT_YET.get(name, ()) and value is not False:
-            raise OptionError(f"{name}={value!r} is not available in this version")
     return Options(**given)

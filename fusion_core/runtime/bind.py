@@ -13,7 +13,7 @@ from fusion_core.executors.base import Kernel
 from fusion_core.lowering.build import Lowered
 from fusion_core.lowering.packing import Packed, in_place_list_operator
 from fusion_core.lowering.types import fake, layout_of, static_sizes, static_strides
-from fusion_core.program.ir import Constant, FusionProgram, Value
+from fusion_core.program.ir import REDUCTIONS, Constant, FusionProgram, Value
 from fusion_core.runtime.packed import ListLaunch, PackedLaunch
 from fusion_core.runtime.steps import (
     CopyBack,
@@ -47,6 +47,12 @@ def bind_launch(lowered: Lowered, slot: Slot, kernel: Kernel, trusted: frozenset
         outputs=tuple(_output_spec(node, lowered, slot) for node in lowered.outputs),
         forwarded=tuple((slot[value], slot[target]) for value, target in lowered.forwarded),
         reused=tuple((slot[value], slot[target]) for value, target in lowered.reused),
+        written=tuple(
+            slot[node]
+            for node, given in zip(lowered.inputs, lowered.program.inputs, strict=True)
+            if given.value in {pair.target for pair in lowered.program.aliases}
+        ),
+        reduces=_reduces(lowered.program),
     )
 
 
@@ -83,7 +89,12 @@ def bind_packed(
         reads=tuple(slot[n] for m in packed.members for n in m.operands()),
         eager=tuple(step for m in packed.members for step in _eager_steps(m, slot)),
         forwarded=forwarded,
+        reduces=_reduces(packed.program),
     )
+
+
+def _reduces(program: FusionProgram) -> bool:
+    return any(op.name in REDUCTIONS for op in program.ops)
 
 
 def _eager_steps(lowered: Lowered, slot: Slot) -> tuple[RunEager | CopyBack, ...]:

@@ -31,6 +31,7 @@ class PackedLaunch:
     reads: tuple[int, ...]
     eager: tuple[RunEager | CopyBack, ...]
     forwarded: tuple[tuple[int, int], ...]
+    reduces: bool = False
     _member_of_element: list[torch.Tensor] = field(default_factory=list)
 
     def run(self, slots: Slots) -> None:

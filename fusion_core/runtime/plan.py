@@ -39,10 +39,10 @@ class Plan:
 
     def run(self, arguments: list[Any]) -> tuple[Any, ...]:
         """Runs on one value per graph input; empties the list, so that inputs can be freed at their last use."""
-        slots = self._filled(arguments)
+        slots = self.filled(arguments)
         for step in self.steps:
             step.run(slots)
-        return tuple(slots[o.index] if type(o) is SlotRef else o for o in self.outputs)
+        return self.returned(slots)
 
     def run_observed(
         self, arguments: list[Any], around: Around, look: Callable[[int, Any], None]
@@ -51,15 +51,20 @@ class Plan:
 
         `look` is given the position and result of each operator that runs eager.
         """
-        slots = self._filled(arguments)
+        slots = self.filled(arguments)
         for position, step in enumerate(self.steps):
             with around(position):
                 step.run(slots)
             if isinstance(step, RunEager):
                 look(position, slots[step.output])
+        return self.returned(slots)
+
+    def returned(self, slots: list[Any]) -> tuple[Any, ...]:
+        """Returns the outputs after the last step."""
         return tuple(slots[o.index] if type(o) is SlotRef else o for o in self.outputs)
 
-    def _filled(self, arguments: list[Any]) -> list[Any]:
+    def filled(self, arguments: list[Any]) -> list[Any]:
+        """Returns the slots before the first step, and empties the list of arguments."""
         slots: list[Any] = [*arguments, *[None] * (self.slots - self.inputs)]
         arguments.clear()
         for index, constant in self.constants:

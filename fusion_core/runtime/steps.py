@@ -172,7 +172,8 @@ class CopyBack:
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Runs a kernel. `reads` are the slots that the kernel or the eager steps need; nobody needs `consumed` ones later.
-    Values in `reused` were written over an input that dies here.
+    Values in `reused` were written over an input that dies here. `written` are the slots of the inputs that the kernel
+    writes; `reduces` tells that it sums or the like.
 
     Torch's fake tensors foretell the strides of some operators wrongly; where they did, or where the kernel fails, the
     `eager` steps run instead, which give every value eager's layout.
@@ -186,6 +187,8 @@ class Launch:
     forwarded: tuple[tuple[int, int], ...]
     consumed: tuple[int, ...] = ()
     reused: tuple[tuple[int, int], ...] = ()
+    written: tuple[int, ...] = ()
+    reduces: bool = False
 
     def run(self, slots: Slots) -> None:
         """Launches, and lets values that now live in a written input be read there."""

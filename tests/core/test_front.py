@@ -24,12 +24,12 @@ def test_unknown_option_names_the_nearest():
         fusion_core.compile(ema, exeutor="reference")
 
 
-def test_wrong_value_and_what_is_not_there_yet():
+def test_wrong_value():
     with pytest.raises(OptionError, match="fallback='sometimes': expected one of 'allow', 'error'"):
         parse_options({"fallback": "sometimes"})
-    with pytest.raises(OptionError, match="graphs=True is not available in this version"):
-        parse_options({"graphs": True})
     assert parse_options({"verify": False}) == Options(verify=False)
+    assert parse_options({}, mode="reduce-overhead") == Options(graphs=True)
+    assert parse_options({"graphs": False}, mode="reduce-overhead") == Options(graphs=False)
 
 
 def test_unknown_mode_is_refused():

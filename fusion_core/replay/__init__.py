@@ -1,0 +1,1 @@
+"""Replay of whole plans as CUDA graphs."""

@@ -1,0 +1,190 @@
+"""One plan recorded as a CUDA graph on given tensors, over several streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fusion_core.replay.concurrency import Group, Grouping
+from fusion_core.runtime.plan import Plan
+
+STREAMS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Geometry:
+    """Of an output: its dtype, size, strides and offset in elements, from the start of what it shows."""
+
+    dtype: torch.dtype
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, storage: torch.UntypedStorage, first: int = 0) -> torch.Tensor:
+        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        return empty.set_(storage, first + self.offset, self.size, self.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an output comes from: `plain` is the value itself, `argument` and `view` name an argument by position, `copy`
+    a storage of the pool, whose contents are copied out, since the next replay overwrites it.
+    """
+
+    kind: str
+    value: Any
+    geometry: _Geometry | None = None
+
+    def make(self, arguments: list[Any], copies: list[torch.UntypedStorage]) -> Any:
+        """Returns the output of one call."""
+        if self.kind == "plain":
+            return self.value
+        if self.kind == "argument":
+            return arguments[self.value]
+        assert self.geometry is not None
+        if self.kind == "copy":
+            return self.geometry.of(copies[self.value])
+        base: torch.Tensor = arguments[self.value]
+        item = torch.empty(0, dtype=self.geometry.dtype).element_size()
+        return self.geometry.of(
+            base.untyped_storage(), int(base.storage_offset()) * base.element_size() // item
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recorded call, what it returns, and the storages of the pool that this shows.
+
+    Outputs that share a storage share the copy of it.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    outputs: tuple[Source, ...]
+    storages: list[torch.UntypedStorage]
+
+    def replay(self, arguments: list[Any]) -> tuple[Any, ...]:
+        """Does the recorded work again, on the current stream; `arguments` are those of this call."""
+        self.graph.replay()
+        copies = [_cloned(storage) for storage in self.storages]
+        return tuple(source.make(arguments, copies) for source in self.outputs)
+
+
+def _cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    return whole.clone().untyped_storage()
+
+
+class Recorder:
+    """Records plans on one device for one stream of the caller; recordings share a memory pool.
+
+    They may, because they are replayed on one stream, and none of them leaves a value in the pool that a later call
+    needs: what is returned is copied out.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._main = _stream(device)
+        self._side = [_stream(device) for _ in range(STREAMS)]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, plan: Plan, arguments: list[Any]) -> Recording:
+        """Records a call of `plan`, which has been called on these tensors before, so that its kernels are compiled.
+
+        Nothing runs, so nothing is written. Raises what the recording raises; the device is as before then.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._main):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                values = self._run(plan, list(arguments))
+            except BaseException:
+                _abandon(graph)
+                raise
+            graph.capture_end()
+        return Recording(graph, *_sources(values, arguments))
+
+    def _run(self, plan: Plan, arguments: list[Any]) -> tuple[Any, ...]:
+        slots = plan.filled(arguments)
+        grouping = Grouping()
+        for step in plan.steps:
+            group = grouping.add(step, slots)
+            if group is not None:
+                self._run_group(group, slots)
+        group = grouping.rest()
+        if group is not None:
+            self._run_group(group, slots)
+        return plan.returned(slots)
+
+    def _run_group(self, group: Group, slots: list[Any]) -> None:
+        """Forks over the streams and joins again; a single step stays where it is."""
+        if len(group.steps) > 1:
+            side = self._side[: len(group.steps)]
+            for stream in side:
+                stream.wait_stream(self._main)
+            for position, step in enumerate(group.largest_first()):
+                with torch.cuda.stream(side[position % len(side)]):
+                    step.run(slots)
+            for stream in side:
+                self._main.wait_stream(stream)
+        else:
+            for step in group.steps:
+                step.run(slots)
+        for free in group.frees:
+            free.run(slots)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _abandon(graph: torch.cuda.CUDAGraph) -> None:
+    """Ends a recording that cannot be completed; CUDA reports once more that it is invalid, which is known by now."""
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        return
+
+
+def rebased(values: tuple[Any, ...], given: list[Any], arguments: list[Any]) -> tuple[Any, ...]:
+    """Returns the outputs of a call on `given` as outputs of a call on `arguments`: those that show one show the other."""
+    sources, _ = _sources(values, given)
+    shown = [source.kind in ("argument", "view") for source in sources]
+    return tuple(
+        source.make(arguments, []) if is_shown else value
+        for source, is_shown, value in zip(sources, shown, values, strict=True)
+    )
+
+
+def _sources(
+    values: tuple[Any, ...], arguments: list[Any]
+) -> tuple[tuple[Source, ...], list[torch.UntypedStorage]]:
+    """Returns for each output where it comes from, and the storages of the pool that have to be copied out."""
+    owners = {a.untyped_storage()._cdata: i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
+    kept: dict[int, torch.UntypedStorage] = {}
+    sources: list[Source] = []
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            sources.append(Source("plain", value))
+            continue
+        same = next((i for i, a in enumerate(arguments) if a is value), None)
+        storage = value.untyped_storage()
+        owner = owners.get(storage._cdata)
+        if same is not None:
+            sources.append(Source("argument", same))
+        elif owner is not None:
+            offset = int(value.storage_offset()) - _elements_before(arguments[owner], value)
+            sources.append(
+                Source("view", owner, _Geometry(value.dtype, value.size(), value.stride(), offset))
+            )
+        else:
+            kept.setdefault(storage._cdata, storage)
+            place = list(kept).index(storage._cdata)
+            geometry = _Geometry(value.dtype, value.size(), value.stride(), int(value.storage_offset()))
+            sources.append(Source("copy", place, geometry))
+    return tuple(sources), list(kept.values())
+
+
+def _elements_before(argument: torch.Tensor, value: torch.Tensor) -> int:
+    """Where an argument begins in its storage, in elements of `value`."""
+    return int(argument.storage_offset()) * argument.element_size() // value.element_size()

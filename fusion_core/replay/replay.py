@@ -1,0 +1,143 @@
+"""Run a plan as a replayed CUDA graph where that is safe, else step by step.
+
+A recording is made of tensors at fixed addresses, and its guard is the list of addresses. Sizes and strides are checked
+before a plan is called; a call that passes the same addresses then gets the same work done on the tensors that it passes,
+whether or not they are the same objects. Addresses seen for the first time run step by step, which also compiles the
+kernels; the second call with them is recorded and replayed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from fusion_core.replay.recording import Recorder, Recording, rebased
+from fusion_core.runtime.plan import Plan
+
+Key = tuple[Any, ...]
+
+MOST_RECORDINGS = 8
+MOST_MISSES = 64  # calls in a row that no recording fits, after which none is looked for any more
+
+_recorders: dict[
+    tuple[int, int], Recorder
+] = {}  # by device and stream: they own memory pools, which plans share
+
+
+class Replay:
+    """Stands in for a plan.
+
+    With `copies`, inputs that are not written may move from call to call: from the second address on they are copied to
+    memory of the recording. Without it, a call with other addresses runs step by step.
+    """
+
+    def __init__(self, plan: Plan, written: frozenset[int], device: torch.device, *, copies: bool) -> None:
+        self._plan = plan
+        self._written = written
+        self._device = device
+        self._copies = copies
+        self._recordings: dict[Key, Recording] = {}
+        self._seen: OrderedDict[Key, None] = OrderedDict()
+        self._misses = 0
+        self._last: list[Any] = []
+        self._buffers: dict[int, torch.Tensor] = {}
+        self.stopped = ""
+
+    def run(self, arguments: list[Any]) -> tuple[Any, ...]:
+        """Does what `Plan.run` does; takes over the list of arguments."""
+        if self.stopped or torch.cuda.is_current_stream_capturing():
+            return self._plan.run(arguments)
+        addresses = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments]
+        if self._copies and addresses != self._last:
+            self._let_move(arguments, addresses)
+        key = self._key(addresses)
+        recording = self._recordings.get(key)
+        if recording is None:
+            return self._run_new(arguments, key)
+        self._misses = 0
+        self._fill_buffers(arguments)
+        if torch.cuda.current_device() == self._device.index:
+            return recording.replay(arguments)
+        with torch.cuda.device(self._device):
+            return recording.replay(arguments)
+
+    def _key(self, addresses: list[Any]) -> Key:
+        """Addresses and numbers, and the stream, since a recording uses memory that calls on one stream share."""
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        if not self._buffers:
+            return (stream, *addresses)
+        return (stream, *(None if i in self._buffers else a for i, a in enumerate(addresses)))
+
+    def _run_new(self, arguments: list[Any], key: Key) -> tuple[Any, ...]:
+        self._misses += 1
+        if self._misses > MOST_MISSES or (key in self._seen and len(self._recordings) >= MOST_RECORDINGS):
+            self._stop("addresses of inputs change from call to call")
+            return self._plan.run(arguments)
+        if key not in self._seen:
+            self._seen[key] = None
+            if len(self._seen) > MOST_RECORDINGS:
+                self._seen.popitem(last=False)
+            return self._run_in_steps(arguments)
+        given = self._fill_buffers(arguments)
+        try:
+            with torch.cuda.device(self._device):
+                recording = self._recorder(key[0]).record(self._plan, given)
+        except RuntimeError as error:  # out of memory is one; nothing has run, so nothing is written
+            self._stop(f"the recording failed: {str(error).splitlines()[0]}")
+            return self._plan.run(arguments)
+        self._recordings[key] = recording
+        self._misses = 0
+        with torch.cuda.device(self._device):
+            return recording.replay(arguments)
+
+    def _run_in_steps(self, arguments: list[Any]) -> tuple[Any, ...]:
+        """Runs the plan, on the buffers where inputs move: kernels are compiled for where these lie."""
+        if not self._buffers:
+            return self._plan.run(arguments)  # which lets go of each argument after its last use
+        given = self._fill_buffers(arguments)
+        return rebased(self._plan.run(list(given)), given, arguments)
+
+    def _recorder(self, stream: int) -> Recorder:
+        place = (self._device.index, stream)
+        if place not in _recorders:
+            _recorders[place] = Recorder(self._device)
+        return _recorders[place]
+
+    def _stop(self, reason: str) -> None:
+        self.stopped = reason
+        self._recordings.clear()
+        self._seen.clear()
+        self._buffers.clear()
+        if self._copies:
+            warnings.warn(
+                f"graphs=True: a plan is no longer replayed: {reason}", RuntimeWarning, stacklevel=2
+            )
+
+    def _let_move(self, arguments: list[Any], addresses: list[Any]) -> None:
+        """Gives memory of the recording to inputs that have moved since the last call and are not written."""
+        for position, (now, before) in enumerate(zip(addresses, self._last, strict=False)):
+            argument = arguments[position]
+            if now == before or position in self._written or position in self._buffers:
+                continue
+            if isinstance(argument, torch.Tensor) and _is_dense(argument):
+                self._buffers[position] = torch.empty_like(argument, requires_grad=False)
+                self._recordings.clear()
+                self._seen.clear()
+        self._last = addresses
+
+    def _fill_buffers(self, arguments: list[Any]) -> list[Any]:
+        """Copies moving inputs; returns the arguments with the buffers in their places."""
+        given = list(arguments)
+        if self._buffers:
+            with torch.no_grad():
+                torch._foreach_copy_(list(self._buffers.values()), [arguments[i] for i in self._buffers])
+            for position, buffer in self._buffers.items():
+                given[position] = buffer
+        return given
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and torch.ops.aten.is_non_overlapping_and_dense(tensor)
