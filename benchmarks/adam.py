@@ -3,8 +3,8 @@
     python benchmarks/adam.py [--scale 1 2 4] [--arms eager_foreach fusion_core ...] [--markdown FILE]
 
 The floor is measured in the same run: 28 bytes a parameter (read p, g, m, v; write p, m, v) at the bandwidth of a copy.
-Every arm builds parameters, gradients and optimizer anew; times are medians of CUDA events around one step that is waited for (`alone`, which
-includes the host's time before the first kernel) and around many that are not (`in a row`).
+Every arm builds parameters, gradients and optimizer anew; times are medians of CUDA events around one step that is waited
+for (alone: it includes the host's time before the first kernel) and around many that are not (in a row).
 """
 
 from __future__ import annotations
@@ -238,7 +238,9 @@ def measured_apart(arm: str, scale: int) -> Row:
     command = [sys.executable, "-W", "ignore", __file__, "--one", arm, "--scale", str(scale)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode or not done.stdout:
-        return Row(arm, 148 * scale, None, math.nan, math.nan, math.nan, {"failed": done.returncode})
+        return Row(
+            arm, 148 * scale, None, math.nan, math.nan, math.nan, math.nan, {"failed": done.returncode}
+        )
     row = Row(**json.loads(done.stdout.splitlines()[-1]))
     print(" | ".join(row.cells()), flush=True)
     return row

@@ -61,6 +61,7 @@ class Recording:
     """
 
     graph: torch.cuda.CUDAGraph
+    recorder: Recorder  # which owns the pool
     outputs: tuple[Source, ...]
     storages: list[torch.UntypedStorage]
 
@@ -80,7 +81,7 @@ class Recorder:
     """Records plans on one device for one stream of the caller; recordings share a memory pool.
 
     They may, because they are replayed on one stream, and none of them leaves a value in the pool that a later call
-    needs: what is returned is copied out.
+    needs: what is returned is copied out. The pool lives as long as recordings in it, so a recorder must not outlive them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -91,7 +92,7 @@ class Recorder:
     def record(self, plan: Plan, arguments: list[Any]) -> Recording:
         """Records a call of `plan`, which has been called on these tensors before, so that its kernels are compiled.
 
-        Nothing runs, so nothing is written. Raises what the recording raises; the device is as before then.
+        Nothing runs, so nothing is written. Raises what the recording raises. Recordings made before are not usable then.
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._main):
@@ -99,10 +100,10 @@ class Recorder:
             try:
                 values = self._run(plan, list(arguments))
             except BaseException:
-                _abandon(graph)
+                self._abandon(graph)
                 raise
             graph.capture_end()
-        return Recording(graph, *_sources(values, arguments))
+        return Recording(graph, self, *_sources(values, arguments))
 
     def _run(self, plan: Plan, arguments: list[Any]) -> tuple[Any, ...]:
         slots = plan.filled(arguments)
@@ -115,6 +116,20 @@ class Recorder:
         if group is not None:
             self._run_group(group, slots)
         return plan.returned(slots)
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends a recording that cannot be completed.
+
+        Where CUDA reports once more that it is invalid, torch (seen in 2.11) leaves the random generator and the allocator
+        as if the recording went on. The generator gets an equal state that no recording knows.
+        """
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            index = self._main.device_index
+            torch._C._cuda_endAllocateToPool(index, self._pool)  # noqa: SLF001 - torch has no other way
+            generator = torch.cuda.default_generators[index]
+            generator.graphsafe_set_state(generator.clone_state())
 
     def _run_group(self, group: Group, slots: list[Any]) -> None:
         """Forks over the streams and joins again; a single step stays where it is."""
@@ -136,14 +151,6 @@ class Recorder:
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _abandon(graph: torch.cuda.CUDAGraph) -> None:
-    """Ends a recording that cannot be completed; CUDA reports once more that it is invalid, which is known by now."""
-    try:
-        graph.capture_end()
-    except RuntimeError:
-        return
 
 
 def rebased(values: tuple[Any, ...], given: list[Any], arguments: list[Any]) -> tuple[Any, ...]:

@@ -9,12 +9,14 @@ kernels; the second call with them is recorded and replayed.
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
 from fusion_core.replay.recording import Recorder, Recording, rebased
+from fusion_core.replay.waiting import run_watched
 from fusion_core.runtime.plan import Plan
 
 Key = tuple[Any, ...]
@@ -22,9 +24,9 @@ Key = tuple[Any, ...]
 MOST_RECORDINGS = 8
 MOST_MISSES = 64  # calls in a row that no recording fits, after which none is looked for any more
 
-_recorders: dict[
-    tuple[int, int], Recorder
-] = {}  # by device and stream: they own memory pools, which plans share
+# By device and stream: they own memory pools, which plans share. Recordings keep them.
+_recorders: WeakValueDictionary[tuple[int, int], Recorder] = WeakValueDictionary()
+_failures: Counter[int] = Counter()  # recordings that failed, by device: those made before are not usable
 
 
 class Replay:
@@ -40,6 +42,7 @@ class Replay:
         self._device = device
         self._copies = copies
         self._recordings: dict[Key, Recording] = {}
+        self._failures = _failures[device.index]
         self._seen: OrderedDict[Key, None] = OrderedDict()
         self._misses = 0
         self._last: list[Any] = []
@@ -54,6 +57,9 @@ class Replay:
         if self._copies and addresses != self._last:
             self._let_move(arguments, addresses)
         key = self._key(addresses)
+        if self._failures != _failures[self._device.index]:
+            self._failures = _failures[self._device.index]
+            self._recordings.clear()
         recording = self._recordings.get(key)
         if recording is None:
             return self._run_new(arguments, key)
@@ -86,6 +92,8 @@ class Replay:
             with torch.cuda.device(self._device):
                 recording = self._recorder(key[0]).record(self._plan, given)
         except RuntimeError as error:  # out of memory is one; nothing has run, so nothing is written
+            _failures[self._device.index] += 1
+            _recorders.clear()
             self._stop(f"the recording failed: {str(error).splitlines()[0]}")
             return self._plan.run(arguments)
         self._recordings[key] = recording
@@ -95,16 +103,23 @@ class Replay:
 
     def _run_in_steps(self, arguments: list[Any]) -> tuple[Any, ...]:
         """Runs the plan, on the buffers where inputs move: kernels are compiled for where these lie."""
-        if not self._buffers:
-            return self._plan.run(arguments)  # which lets go of each argument after its last use
-        given = self._fill_buffers(arguments)
-        return rebased(self._plan.run(list(given)), given, arguments)
+        waits: list[str] = []
+        if self._buffers:
+            given = self._fill_buffers(arguments)
+            values = rebased(run_watched(self._plan, list(given), waits), given, arguments)
+        else:
+            values = run_watched(
+                self._plan, arguments, waits
+            )  # which lets go of each argument after its last use
+        if waits:
+            self._stop(f"the host waits for {waits[0]}")
+        return values
 
     def _recorder(self, stream: int) -> Recorder:
         place = (self._device.index, stream)
-        if place not in _recorders:
-            _recorders[place] = Recorder(self._device)
-        return _recorders[place]
+        recorder = _recorders.get(place) or Recorder(self._device)
+        _recorders[place] = recorder
+        return recorder
 
     def _stop(self, reason: str) -> None:
         self.stopped = reason
