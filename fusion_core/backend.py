@@ -27,7 +27,7 @@ from fusion_core.options import Options, parse_options
 from fusion_core.overlap import Pattern, address, overlap_pattern
 from fusion_core.partition import COPY_, Kinds, partition
 from fusion_core.passes.dce import remove_dead_code
-from fusion_core.passes.drop_identities import drop_identities
+from fusion_core.passes.drop_identities import drop_identities, once_each
 from fusion_core.passes.expand_foreach import expand_foreach
 from fusion_core.passes.expand_one_hot import expand_one_hot
 from fusion_core.passes.hoist_copies import hoist_copies
@@ -80,6 +80,8 @@ class CompiledGraph:
         watch: Watch | None = None,
     ) -> None:
         drop_identities(module)
+        self._places = once_each(module)
+        self._repeats = self._places != tuple(range(len(self._places)))
         self._module = module
         self._options = options
         self._record = record
@@ -94,6 +96,12 @@ class CompiledGraph:
 
     def __call__(self, *arguments: Any) -> Any:
         """Runs the plan for the overlap of these arguments, compiling it if it is new."""
+        if self._repeats:
+            values = self._run(*arguments)
+            return tuple(values[place] for place in self._places)
+        return self._run(*arguments)
+
+    def _run(self, *arguments: Any) -> Any:
         if not self._first.written:
             return self._first.call(*arguments)
         addresses = _addresses(arguments)

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 
 from fusion_core.decompositions import decompositions
 from fusion_core.errors import FusionError, InternalError
-from fusion_core.unsound import unsound
+from fusion_core.unsound import unsound, written_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,13 @@ def compile_through_aot(
         raise AotRefusalError(reason)
     written: set[int] = set()
     merged: list[bool] = []
+    intended = Intended.of(module)
     expected = len(example_inputs) + len(list(module.parameters())) + len(list(module.buffers()))
 
     def forward(kind: str) -> Callable[[GraphModule, list[Any]], Any]:
         def compile_one(graph_module: GraphModule, _inputs: list[Any]) -> Any:
             captured = _captured(graph_module, kind, expected)
+            _refuse_other_meaning(graph_module, captured, intended)
             written.update(captured.written)
             merged.append(captured.merged)
             return _boxed(compile_graph, captured)
@@ -148,6 +150,58 @@ def _captured(module: GraphModule, kind: str, expected_inputs: int) -> Captured:
     written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data}
     saved_from = metadata.num_forward if kind == "forward" else None
     return Captured(module, kind, frozenset(rebuilt), frozenset(written), merged, saved_from)
+
+
+@dataclass(frozen=True, slots=True)
+class Intended:
+    """What a Dynamo graph does: the inputs that it writes, as far as that is seen, and its outputs."""
+
+    inputs: int
+    written: frozenset[int]
+    outputs: tuple[Any, ...]
+
+    @staticmethod
+    def of(module: GraphModule) -> Intended:
+        """Reads a Dynamo graph."""
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        outputs = module.graph.output_node().args[0]
+        values = [o.meta.get("example_value") if isinstance(o, Node) else o for o in outputs]  # type: ignore[union-attr]
+        return Intended(len(placeholders), written_inputs(module), tuple(values))
+
+
+def _refuse_other_meaning(module: GraphModule, captured: Captured, intended: Intended) -> None:
+    """Raises AotRefusalError where the traced graph loses a write (seen after `x.squeeze_()`) or a layout.
+
+    Functionalization gives a written tensor the layout of the functional operator's result, which what is computed from it
+    inherits (seen for `masked_fill_` and `scatter_` on a transposed tensor in torch 2.13).
+    """
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is None or captured.merged or len(metadata.input_info) != intended.inputs:
+        return
+    infos = enumerate(metadata.input_info)
+    lost = intended.written - {i for i, info in infos if info.mutates_data or info.mutates_metadata}
+    if lost:
+        raise AotRefusalError("AOTAutograd loses a write to an input")
+    first = metadata.num_mutated_inp_runtime_indices
+    outputs: Any = module.graph.output_node().args[0]
+    traced = outputs[first : first + len(intended.outputs)]
+    for node, wanted, info in zip(traced, intended.outputs, metadata.output_info, strict=False):
+        value = node.meta.get("val") if isinstance(node, Node) else None
+        if info.output_type.name == "non_alias" and not _laid_out_alike(value, wanted):
+            raise AotRefusalError("AOTAutograd gives an output another layout")
+
+
+def _laid_out_alike(one: Any, other: Any) -> bool:
+    """False where both are tensors of known strides, of one shape, and differ in a stride that leads somewhere."""
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return True
+    if one.layout is not torch.strided or other.layout is not torch.strided or one.shape != other.shape:
+        return True
+    if any(type(n) is not int for t in (one, other) for n in (*t.shape, *t.stride())) or 0 in one.shape:
+        return True
+    dims = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(size == 1 or mine == theirs for size, mine, theirs in dims)
 
 
 def _copied_inputs(module: GraphModule) -> frozenset[int]:

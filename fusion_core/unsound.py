@@ -14,6 +14,10 @@ from torch.fx import GraphModule, Node
 _INPLACE_OPERATORS = frozenset(
     {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
 )
+_WRITES_NO_DATA = frozenset({"requires_grad_", "detach_", "share_memory_", "dropout_", "alpha_dropout_"})
+_CHANGES_SHAPE = frozenset(
+    """set_ transpose_ t_ squeeze_ unsqueeze_ swapaxes_ swapdims_ as_strided_ resize_ resize_as_ rename_""".split()
+)
 
 
 def unsound(module: GraphModule) -> str:
@@ -49,13 +53,15 @@ def _unsound_write(module: GraphModule) -> str:
     itself, or through windows with gaps, then changes other elements than eager's. An operator that writes several tensors
     computes all of them from the old values, though one may show another's memory. A write through `.data` moves no version
     counter in eager, and a compiled one does, which autograd sees. A tensor that is given other memory (`set_`, which
-    Dynamo makes of an assignment to `.data` too) keeps its old shape where that memory is its own.
+    Dynamo makes of an assignment to `.data` too) keeps its old shape where that memory is its own. Where a tensor is turned
+    or squeezed in place, strides and later writes are lost. A detached view does not require grad after it was written with
+    something that does.
     """
     graphs = [m.graph for m in module.modules() if isinstance(m, GraphModule)]
     written = {n: _written_nodes(n) for graph in graphs for n in graph.nodes}
     for node, targets in written.items():
-        if targets and _name(node) == "set_":
-            return f"{node.target} gives a tensor other memory"
+        if targets and _name(node) in _CHANGES_SHAPE:
+            return f"{node.target} changes the shape or memory of a tensor in place"
         if _share_elements(targets):
             return f"{node.target} writes several tensors that share memory"
     for node, target in ((n, t) for n, targets in written.items() for t in targets):
@@ -66,14 +72,22 @@ def _unsound_write(module: GraphModule) -> str:
             return f"{node.target} writes through an unfold view"
         if _comes_from(target, _is_data_of_trained):
             return f"{node.target} writes through .data of a tensor that requires grad"
+        if any(_requires_grad(n) for n in node.all_input_nodes) and _comes_from(target, _is_detached):
+            return f"{node.target} writes a detached view with something that requires grad"
     return ""
 
 
 def _is_data_of_trained(node: Node) -> bool:
-    if getattr(node.target, "__name__", "") != "_get_data_attr":
-        return False
-    source = node.args[0].meta.get("example_value") if isinstance(node.args[0], Node) else None
-    return isinstance(source, torch.Tensor) and source.requires_grad
+    return getattr(node.target, "__name__", "") == "_get_data_attr" and _requires_grad(node.args[0])
+
+
+def _is_detached(node: Node) -> bool:
+    return _name(node) == "detach" and _requires_grad(node.args[0])
+
+
+def _requires_grad(node: object) -> bool:
+    value = node.meta.get("example_value") if isinstance(node, Node) else None
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _share_elements(targets: list[Node]) -> bool:
@@ -93,6 +107,24 @@ def _share_elements(targets: list[Node]) -> bool:
             mine.append((first, first + sum((int(n) - 1) * int(stride) for n, stride in dims)))
     ordered = [sorted(mine) for mine in spans.values()]
     return any(b[0] <= a[1] for mine in ordered for a, b in itertools.pairwise(mine))
+
+
+def written_inputs(module: GraphModule) -> frozenset[int]:
+    """Returns the positions of those inputs that operators of a Dynamo graph write themselves, not through views."""
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    written = {
+        target
+        for node in module.graph.nodes
+        if _name(node) not in _WRITES_NO_DATA
+        for target in _written_nodes(node)
+        if not _is_empty(target)
+    }
+    return frozenset(i for i, n in enumerate(placeholders) if n in written)
+
+
+def _is_empty(node: Node) -> bool:
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and 0 in value.shape
 
 
 def _written_nodes(node: Node) -> list[Node]:

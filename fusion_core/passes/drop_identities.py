@@ -1,4 +1,7 @@
-"""Dropout that drops nothing returns its argument in eager, not a copy; AOTAutograd makes a copy. It goes before that."""
+"""What returns its argument in eager, and not a copy or a view of it, goes before AOTAutograd makes one of it.
+
+These are conversions to the dtype, layout or device that a tensor has already, and dropout that drops nothing.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,23 @@ _RULES: dict[Any, Callable[..., bool]] = {
     torch.dropout: _aten,
     torch.dropout_: _aten,
 }
+_CONVERSIONS = frozenset(
+    "float double half bfloat16 long int short bool to type type_as contiguous cuda cpu resolve_conj resolve_neg".split()
+)
+
+
+def once_each(module: GraphModule) -> tuple[int, ...]:
+    """Lets a Dynamo graph return each value once; returns where the values that it returned before are among them.
+
+    AOTAutograd would make several tensors of one that is returned several times.
+    """
+    output = module.graph.output_node()
+    values: Any = output.args[0]
+    kept = list(dict.fromkeys(values))
+    if len(kept) < len(values):
+        output.args = (tuple(kept),)
+        module.recompile()
+    return tuple(kept.index(value) for value in values)
 
 
 def drop_identities(module: GraphModule) -> None:
@@ -44,11 +64,22 @@ def drop_identities(module: GraphModule) -> None:
             part.recompile()
 
 
+def _is_same_object(node: Node) -> bool:
+    source, value = _argument(node), node.meta.get("example_value")
+    return (
+        isinstance(source, Node)
+        and isinstance(value, torch.Tensor)
+        and source.meta.get("example_value") is value
+    )
+
+
 def _argument(node: Node) -> Any:
     return node.args[0] if node.args else node.kwargs.get("input")
 
 
 def _is_identity(node: Node) -> bool:
+    if (node.op == "call_method" and node.target in _CONVERSIONS) or node.target is getattr:
+        return _is_same_object(node)
     rule = _RULES.get(node.target) if node.op == "call_function" else None
     if rule is None or not isinstance(_argument(node), Node):
         return False

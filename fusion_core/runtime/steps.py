@@ -228,14 +228,18 @@ def _geometry(tensor: torch.Tensor) -> _Geometry:
 
 
 def _laid_out(result: torch.Tensor, spec: OutputSpec, like: _Geometry | None) -> torch.Tensor:
-    """Returns the output with eager's sizes and strides; a copy only where the kernel chose other strides."""
+    """Returns the output with eager's sizes and strides; a copy only where the kernel chose other strides.
+
+    It is no view: autograd and Dynamo treat a view of a tensor that nobody else has otherwise than eager's result.
+    """
+    result = result if result._base is None else result.data  # noqa: SLF001 - torch has no public name
     if spec.flat:
         if spec.sizes is not None and spec.strides is not None:
-            return result.as_strided(spec.sizes, spec.strides)
-        return result if like is None else result.as_strided(*like)
+            return result.as_strided_(spec.sizes, spec.strides)
+        return result if like is None else result.as_strided_(*like)
     extra = result.dim() - spec.rank
     if extra:
-        result = result.as_strided(result.shape[extra:], result.stride()[extra:])
+        result = result.as_strided_(result.shape[extra:], result.stride()[extra:])
     if spec.sizes is None or spec.strides is None:
         laid_out = torch.empty_permuted(result.shape, spec.order, dtype=result.dtype, device=result.device)
         return result if laid_out.stride() == result.stride() else laid_out.copy_(result)
@@ -243,7 +247,7 @@ def _laid_out(result: torch.Tensor, spec: OutputSpec, like: _Geometry | None) ->
         return result
     dims = zip(spec.sizes, result.stride(), spec.strides, strict=True)
     if all(size == 1 or found == wanted for size, found, wanted in dims):
-        return result.as_strided(spec.sizes, spec.strides)
+        return result.as_strided_(spec.sizes, spec.strides)
     laid_out = torch.empty_strided(spec.sizes, spec.strides, dtype=result.dtype, device=result.device)
     return laid_out.copy_(result)
 

@@ -219,3 +219,124 @@ def test_tensor_that_is_given_other_memory(grad, own, by_data, cut, write):
         return ramp(12).reshape(4, 3).requires_grad_(grad), ramp(15).reshape(5, 3)
 
     assert_equal(program, make)
+
+
+SHAPE_CHANGES = {
+    "transpose": lambda t: t.transpose_(0, -1),
+    "squeeze": lambda t: t.squeeze_(),
+    "unsqueeze": lambda t: t.unsqueeze_(0),
+    "swapdims": lambda t: t.swapdims_(0, 1),
+}
+
+
+@MANY
+@given(
+    change=st.sampled_from(sorted(SHAPE_CHANGES)),
+    write=writes,
+    first=st.booleans(),
+    shape=st.sampled_from(((2, 3), (1, 4), (2, 1, 3), (2, 3, 4))),
+    inside=st.booleans(),
+)
+def test_shape_changed_in_place_beside_a_write(change, write, first, shape, inside):
+    """On an input, and on a tensor made inside."""
+
+    def program(x):
+        y = x + 1 if inside else x
+        if first:
+            WRITES[write](y)
+        SHAPE_CHANGES[change](y)
+        if not first:
+            WRITES[write](y)
+        return y * 2, y
+
+    count = 1
+    for size in shape:
+        count *= size
+    assert_equal(program, lambda: (ramp(count).reshape(shape),))
+
+
+@MANY
+@given(
+    rest=st.sampled_from(("masked_fill", "scatter", "index_fill", "clamp")),
+    order=st.permutations(range(3)),
+    returned=st.booleans(),
+)
+def test_layout_after_a_write_to_a_turned_tensor(rest, order, returned):
+    """What is computed from a written tensor has that tensor's layout, not that of the operator without a write."""
+    change = {
+        "masked_fill": lambda t: t.masked_fill_(t > 4, 0),
+        "scatter": lambda t: t.scatter_(0, torch.zeros_like(t, dtype=torch.int64), 4),
+        "index_fill": lambda t: t.index_fill_(0, torch.tensor([0]), 5),
+        "clamp": lambda t: t.clamp_(min=3),
+    }[rest]
+
+    def program(x):
+        change(x)
+        return (x + x, x) if returned else x + x
+
+    assert_equal(program, lambda: (ramp(24).reshape(2, 3, 4).permute(order),))
+
+
+@MANY
+@given(write=st.sampled_from(("add", "mul", "copy")), offset=st.integers(0, 3), returned=st.booleans())
+def test_detached_view_written_with_what_requires_grad(write, offset, returned):
+    def program(x):
+        kept = x.detach()[offset:]
+        getattr(kept, f"{write}_")(x[offset:] if write == "copy" else x[offset:] * 2)
+        return (kept, x * 3) if returned else x * 3
+
+    assert_equal(program, lambda: (ramp(6).requires_grad_(),))
+
+
+SAME = {
+    "float": lambda t: t.float(),
+    "to": lambda t: t.to(torch.float32),
+    "contiguous": lambda t: t.contiguous(),
+    "type_as": lambda t: t.type_as(t),
+    "other": lambda t: t.double(),
+}
+
+
+@MANY
+@given(
+    first=st.sampled_from(sorted(SAME)),
+    second=st.sampled_from(sorted(SAME)),
+    view=st.booleans(),
+    grad=st.booleans(),
+)
+def test_conversions_that_convert_nothing(first, second, view, grad):
+    """They return their argument, so several results are one tensor."""
+
+    def program(x):
+        y = x[1:] if view else x * 2
+        a = SAME[first](y)
+        return y, a, SAME[second](a)
+
+    assert_equal(program, lambda: (ramp(6).requires_grad_(grad),))
+
+
+@MANY
+@given(shape=st.sampled_from(((1,), (4,), (2, 3), (2, 3, 4))), write=writes, grad=st.booleans())
+def test_result_written_after_a_graph_break(shape, write, grad):
+    def program(x):
+        y = x + x
+        torch._dynamo.graph_break()
+        WRITES[write](y)
+        return y, x
+
+    count = 1
+    for size in shape:
+        count *= size
+    assert_equal(
+        program,
+        lambda: (ramp(count).reshape(shape).requires_grad_(grad),),
+        raises=_raised(program, shape, grad),
+    )
+
+
+def _raised(program, shape, grad):
+    try:
+        program(torch.ones(shape).requires_grad_(grad))
+    except RuntimeError:
+        return RuntimeError
+    return None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import fusion_core
-from fusion_core.replay import replay
+from fusion_core.replay import obstacle, replay
 from fusion_core.replay.recording import Recorder, Recording
 
 pytestmark = pytest.mark.gpu
@@ -23,12 +23,13 @@ def replays(monkeypatch):
         return original(recording, arguments)
 
     monkeypatch.setattr(Recording, "replay", counted)
+    monkeypatch.setattr(obstacle, "FEWEST_STEPS", 1)
     torch._dynamo.reset()
     return seen
 
 
 def same(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7, equal_nan=True)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def ramp(*shape, start=0.0):
@@ -286,7 +287,8 @@ def test_where_the_host_takes_part(replays, graphs):
             compiled(*ours, torch.tensor(0.1 * number))
             function(*theirs, torch.tensor(0.1 * number))
             same(ours, theirs)
-    assert not replays
+        if function is scalar:
+            assert not replays  # of the other one, the parts between its graph breaks may be
 
 
 @torch.library.custom_op("fusealias_test::sync", mutates_args=())
