@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 import torch
+from opinfo_known import TOLERANCES
 
 from pytest_fusealias.build import Program, ProgramError
 from pytest_fusealias.check import check
@@ -77,12 +78,15 @@ def _judge_one(case: Case, device: str, result: Result) -> None:
 
 
 def _verdict(case: Case, device: str, backend: str) -> Verdict | str:
+    rtol, atol = next((t[:2] for key, t in TOLERANCES.items() if case.key.startswith(key)), (None, None))
     spec = Spec(
         backend=backend,
         device=device,
         train=case.train,
         allow_fallback=True,
         rng="eager",
+        rtol=rtol,
+        atol=atol,
     )
     try:
         with warnings.catch_warnings():

@@ -4,6 +4,15 @@ KNOWN: dict[str, str] = {
     "lu/float32/out/": "Dynamo gives another container than torch.lu gives with out=",
 }
 
+# Where torch's tolerances are too narrow: what a case's key begins with, relative and absolute tolerance, and the reason.
+_ONE_ELEMENT = "the gradient of normalizing one element is 0; eager returns what is left of cancelling terms of the size of rstd (316)"
+_NEAR_ONE = "1 / sqrt(1 - x * x) cancels near 1; a kernel that contracts x * x and the difference to one rounding differs by it"
+TOLERANCES: dict[str, tuple[float, float, str]] = {
+    "native_layer_norm/float32/train/": (1.3e-6, 1e-4, _ONE_ELEMENT),
+    "nn_functional_layer_norm/float32/train/": (1.3e-6, 1e-4, _ONE_ELEMENT),
+    "asin/float32/train/": (1e-5, 1e-5, _NEAR_ONE),
+}
+
 # The same for modules and optimizers, by the whole key.
 _MARGIN = "torch's shape function of multilabel_margin_loss gives (1,) for one sample without reduction; eager gives ()"
 KNOWN_MODULES: dict[str, str] = {
