@@ -224,7 +224,7 @@ def compile_graph(
     members = (s.members if isinstance(s, Packed) else (s,) for s in packed if not isinstance(s, Node))
     components = tuple(lowered for each in members for lowered in each)
     shared = sum(len(step.members) for step in packed if isinstance(step, Packed))
-    not_replayed = _not_replayed(graph, captured.kind, plan, options)
+    not_replayed = _not_replayed(graph, captured, plan, options)
     run: Run = plan.run if not_replayed else _replay(graph, facts, plan, options).run
     if watch is not None:
         run = watch(captured, graph, plan)
@@ -233,12 +233,13 @@ def compile_graph(
     )
 
 
-def _not_replayed(graph: Graph, kind: str, plan: Plan, options: Options) -> str:
+def _not_replayed(graph: Graph, captured: Captured, plan: Plan, options: Options) -> str:
     """Returns why the plan is not replayed as a CUDA graph, or an empty string."""
     if options.graphs is False:
         return "graphs=False"
     steps = sum(not isinstance(step, Free) for step in plan.steps)
-    return obstacle(graph, kind, steps=steps, asked=options.graphs is True)
+    asked = options.graphs is True
+    return obstacle(graph, captured.kind, steps=steps, asked=asked, rebuilt=captured.rebuilt)
 
 
 def _replay(graph: Graph, facts: AliasFacts, plan: Plan, options: Options) -> Replay:

@@ -18,11 +18,14 @@ FEWEST_STEPS = 3
 _ON_HOST_FOR_GOOD = frozenset({aten.full.default, aten.scalar_tensor.default})
 
 
-def obstacle(graph: Graph, kind: str, *, steps: int, asked: bool) -> str:
+def obstacle(
+    graph: Graph, kind: str, *, steps: int, asked: bool, rebuilt: frozenset[int] = frozenset()
+) -> str:
     """Returns why no recording of `graph` is made, or an empty string.
 
     What is recorded must do the same work at every call: nothing is read by the host, nothing decides sizes. Without being
-    asked, only plans are recorded that return nothing but their own inputs: nothing that they return can go stale.
+    asked, only plans are recorded that return nothing but their own inputs: nothing that they return can go stale. Outputs
+    at `rebuilt` positions are made from inputs by the host.
     """
     reason = _unrecordable(graph)
     if reason or asked:
@@ -31,7 +34,8 @@ def obstacle(graph: Graph, kind: str, *, steps: int, asked: bool) -> str:
     assert isinstance(returned, (tuple, list))
     if kind != "inference":
         return f"the {kind} graph of a training step is replayed with graphs=True only"
-    if any(isinstance(value, Node) and value.op != "placeholder" for value in returned):
+    new = (v for i, v in enumerate(returned) if isinstance(v, Node) and i not in rebuilt)
+    if any(value.op != "placeholder" for value in new):
         return "it returns new tensors; it is replayed with graphs=True only"
     if steps < FEWEST_STEPS:
         return f"it has {steps} step(s), which a replay would not speed up"
