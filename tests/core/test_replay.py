@@ -24,7 +24,7 @@ def graph_of(function, *arguments, device="cuda"):
     return graph
 
 
-def reason(function, *arguments, kind="inference", steps=9, asked=False, rebuilt=(), **device):
+def reason(function, *arguments, kind="inference", steps=20, asked=False, rebuilt=(), **device):
     graph = graph_of(function, *arguments, **device)
     return obstacle(graph, kind, steps=steps, asked=asked, rebuilt=frozenset(rebuilt))
 
@@ -51,7 +51,7 @@ def test_results_that_decide_sizes_are_not_recorded(asked):
     graph = graph_of(writes, X, X)
     with graph.inserting_before(graph.output_node()):
         graph.call_function(torch.ops.aten.nonzero.default, (next(iter(graph.nodes)),))
-    found = obstacle(graph, "inference", steps=9, asked=asked)
+    found = obstacle(graph, "inference", steps=20, asked=asked)
     assert found == "the host needs the result of aten.nonzero.default"
 
 
