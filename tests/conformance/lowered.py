@@ -16,7 +16,7 @@ import json
 import sys
 import warnings
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -162,9 +162,10 @@ def entry_of(name: str, family: str, device: str) -> Entry:
             entry.samples += 1
             continue
         eager = told.eager_steps
-        if eager and all(step.reason in IDLE for step in eager):
+        work = [step for step in eager if step.reason not in IDLE]
+        if eager and not work and not told.regions:
             continue
-        eager = [step for step in eager if step.reason not in IDLE]
+        eager = work
         entry.samples += 1
         entry.lowered += not eager and bool(told.graphs) and not told.graph_breaks
         entry.eager.update(
@@ -220,7 +221,7 @@ def main() -> None:
     ]
     sys.stdout.write(table(entries))
     if given.json:
-        given.json.write_text(json.dumps([asdict(e) for e in entries], indent=1))
+        given.json.write_text(json.dumps([vars(e) for e in entries], indent=1))
 
 
 if __name__ == "__main__":
