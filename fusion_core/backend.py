@@ -11,7 +11,7 @@ from torch import Tensor, strided
 from torch.fx import Graph, GraphModule, Node
 
 from fusion_core.alias import AliasFacts, analyze, is_free
-from fusion_core.capture import AotRefusalError, Captured, Compiled, compile_through_aot
+from fusion_core.capture import AotRefusalError, Captured, Compiled, compile_through_aot, foreign
 from fusion_core.collection import without_collection
 from fusion_core.components import Component
 from fusion_core.errors import FallbackError, OptionError
@@ -90,6 +90,7 @@ class CompiledGraph:
         self._kernels = KernelCache(options)
         self._plans: dict[tuple[Pattern, Any], Callable[..., Any]] = {}
         self._first_pattern: Pattern | None = None
+        self._is_checked = self._runs_eager = False
         self._first = self._compile(example_inputs)
         self._addresses: list[Any] = []
         self._current = self._first.call
@@ -102,6 +103,10 @@ class CompiledGraph:
         return self._run(*arguments)
 
     def _run(self, *arguments: Any) -> Any:
+        if not self._is_checked:
+            self._check(arguments)
+        if self._runs_eager:
+            return self._module(*arguments)
         if not self._first.written:
             return self._first.call(*arguments)
         addresses = _addresses(arguments)
@@ -109,6 +114,17 @@ class CompiledGraph:
             self._current = self._plan_for(arguments)
             self._addresses = addresses
         return self._current(*arguments)
+
+    def _check(self, arguments: tuple[Any, ...]) -> None:
+        """Looks at the tensors of the first call for what the fake ones do not tell; Dynamo guards on it from then on."""
+        self._is_checked = True
+        reason = next(filter(None, map(foreign, arguments)), "")
+        if reason and self._options.fallback == "error":
+            raise FallbackError(f"an input is {reason}, which AOTAutograd does not compile")
+        if reason:
+            self._runs_eager = True
+            whole = Unsupported(WHOLE_GRAPH, f"an input is {reason}", "")
+            self._note(GraphReport("inference", (), (whole,), (), not_replayed="the whole graph runs eager"))
 
     def _plan_for(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
         pattern = overlap_pattern(arguments, self._first.written)

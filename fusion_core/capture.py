@@ -16,6 +16,7 @@ from torch._guards import TracingContext
 from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2, auto_functionalized_v2_dense
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fusion_core.decompositions import decompositions
 from fusion_core.errors import FusionError, InternalError
@@ -238,6 +239,21 @@ def _first_base(node: Node) -> int:
     """The results of the operator come first, or None where it has none; then the bases."""
     custom: Any = node.args[0]
     return max(1, len(custom._schema.returns))
+
+
+def foreign(argument: Any) -> str:
+    """Returns what an argument is that AOTAutograd takes for a plain tensor (seen in torch 2.13), or an empty string.
+
+    Of a subclass without a `__torch_dispatch__` its kernels know nothing; a tensor of mkldnn has a strided fake.
+    """
+    if not isinstance(argument, torch.Tensor):
+        return ""
+    if argument.is_mkldnn:
+        return "a tensor of mkldnn"
+    known: bool = type(argument) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) or argument.is_nested
+    kind = type(argument).__name__
+    known = known or bool(is_traceable_wrapper_subclass(argument))
+    return "" if known else f"a {kind}, a subclass of Tensor"
 
 
 def reset_compiler() -> None:
