@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.utils import counters
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fusion_core.decompositions import decompositions
 from fusion_core.errors import FusionError, InternalError
-from fusion_core.unsound import unsound, written_inputs
+from fusion_core.unsound import unsound, writes_a_number, written_inputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,12 @@ def compile_through_aot(
         compiled = backend(module, example_inputs)
     except (FusionError, AotRefusalError):
         raise
+    except RestartAnalysis as error:
+        if writes_a_number(module):
+            raise AotRefusalError(
+                "tracing again would lose a write to a tensor without dimensions"
+            ) from error
+        raise  # Dynamo traces again, with numbers that are fixed
     except Exception as error:
         raise AotRefusalError(str(error)) from error
     if any(merged):

@@ -115,11 +115,20 @@ def written_inputs(module: GraphModule) -> frozenset[int]:
     written = {
         target
         for node in module.graph.nodes
-        if _name(node) not in _WRITES_NO_DATA
+        if _name(node) not in _WRITES_NO_DATA and not _is_inplace_by_position(node)
         for target in _written_nodes(node)
         if not _is_empty(target)
     }
     return frozenset(i for i, n in enumerate(placeholders) if n in written)
+
+
+def writes_a_number(module: GraphModule) -> bool:
+    """True where an operator writes a tensor that Dynamo also holds as a number.
+
+    When Dynamo traces again to fix numbers (seen in torch 2.13), it takes such a write out of the graph.
+    """
+    values = (n.meta.get("example_value") for n in module.graph.nodes if _written_nodes(n))
+    return any(getattr(value, "item_memo", None) is not None for value in values)
 
 
 def _is_empty(node: Node) -> bool:
