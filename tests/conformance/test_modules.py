@@ -5,8 +5,7 @@ Without `--conformance-full` only the first inputs and settings of each.
 
 import pytest
 from module_cases import MODULES, OPTIMIZERS, ModuleCase, OptimizerCase, implementations
-from opinfo_judge import judge
-from opinfo_known import KNOWN_MODULES
+from module_judge import assert_known
 
 DEVICE = "cpu"
 FEW = 3
@@ -19,25 +18,14 @@ def most(request):
     return 10**6 if request.config.getoption("--conformance-full") else FEW
 
 
-def assert_known(case):
-    result = judge(case, DEVICE)
-    singles = {single.key for single in case.singles()}
-    known = {text.partition(":")[0] for text in result.shared}
-    expected = {key for key in KNOWN_MODULES if key in singles}
-    assert not result.ours
-    assert known == expected, result.shared or "passes now: remove it from opinfo_known.py"
-    counted = result.passed + result.raised + len(known) + len(result.not_judged)
-    assert counted == result.samples
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("name", MODULES)
 def test_module(name, training, most):
-    assert_known(ModuleCase(name, training, 0, most).counted(DEVICE))
+    assert_known(ModuleCase(name, training, 0, most), DEVICE)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "way"), OPTIMIZER_CASES)
 def test_optimizer(name, way, most):
-    assert_known(OptimizerCase(name, way, 0, most).counted(DEVICE))
+    assert_known(OptimizerCase(name, way, 0, most), DEVICE)
