@@ -23,6 +23,10 @@ from fusion_core.program.memory import memory_chain
 from fusion_core.program.text import type_text
 
 
+# They stand between kernels. An iota of size 1 is for nvFuser no dimension that its operands of size 1 share.
+_APART = VIEW_OPS | REDUCTIONS | {"iota"}
+
+
 def verify(program: FusionProgram) -> FusionProgram:
     """Returns `program` unchanged; raises VerifyError naming rule, value and source line of the first violation."""
     _check_ssa(program)
@@ -74,7 +78,7 @@ def unordered_reader(program_ops: tuple[Op, ...], target: Value, source: Value) 
 def is_one_kernel(program_ops: tuple[Op, ...], target: Value, source: Value) -> bool:
     """True if the readers of `target` and its write from `source` are sure to be computed by the same kernel."""
     shapes = {op.result.type.shape for op in program_ops if any(d != 1 for d in op.result.type.shape)}
-    if len(shapes) > 1 or any(op.name in VIEW_OPS or op.name in REDUCTIONS for op in program_ops):
+    if len(shapes) > 1 or any(op.name in _APART for op in program_ops):
         return False
     group: dict[Value, set[Value]] = {}
     for op in program_ops:
