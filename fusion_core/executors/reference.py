@@ -126,7 +126,7 @@ def _schedule(program: FusionProgram) -> Iterable[_Scheduled]:
             yield from (_computed(op, bind_in_place(op)) for op in chain)
             continue
         yield from compute(needed)
-        if is_one_kernel(program.ops, pair.target, pair.source):
+        if is_one_kernel(program.ops, pair.target, pair.source, program.leaving()):
             readers = [op for op in program.ops if pair.target in op.operands()]
             for op in readers:
                 yield from compute(ancestors(program.ops, op.result))

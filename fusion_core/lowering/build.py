@@ -82,8 +82,8 @@ class _Lowering:
         self._nodes = nodes
         self._facts = facts
         self._fresh = fresh
-        self._form = _form(component, nodes)
         self._device = fake(next(n for n in component.nodes if n in component.own)).device
+        self._form = _form(component, nodes, self._device)
         self._types = TypeTable(self._form)
         self._values: dict[Node, Value] = {}
         self._inputs: dict[Node, Input] = {}
@@ -237,7 +237,10 @@ class _Lowering:
         leaving = self._outputs(outputs, accepted)
         pairs = tuple(self._alias(copy, leaving, accepted) for copy in accepted)
         ops = tuple(self._ops)
-        late = [c for c, p in zip(accepted, pairs, strict=True) if unordered_reader(ops, p.target, p.source)]
+        gone = (*leaving, *(p.source for p in pairs))
+        late = [
+            c for c, p in zip(accepted, pairs, strict=True) if unordered_reader(ops, p.target, p.source, gone)
+        ]
         if late:
             reason = "an output is a clone of the old value, made in another kernel"
             self._refused += [Note(_target(c).name, reason, source_line(_source(c))) for c in late]
@@ -270,7 +273,9 @@ class _Lowering:
         reader = moving_readers(tuple(self._ops), self._values[target])
         if reader is not None:
             return f"{reader.name} reads the old value at other indices ({reader.line})"
-        reader = unordered_reader(tuple(self._ops), self._values[target], self._values[source])
+        nodes = (*self._component.leaving, *map(_source, self._component.writes))
+        leaving = [self._values[n] for n in nodes if n in self._values]
+        reader = unordered_reader(tuple(self._ops), self._values[target], self._values[source], leaving)
         if reader is not None:
             return f"{reader.name} may run in another kernel than the write and reads the old value ({reader.line})"
         written = {self._values[_target(c)] for c in self._component.writes}
@@ -351,7 +356,7 @@ def _source(copy: Node) -> Node:
     return source
 
 
-def _form(component: Component, nodes: tuple[Node, ...]) -> Form:
+def _form(component: Component, nodes: tuple[Node, ...], device: torch.device) -> Form:
     rows = [ROWS[n.target] for n in nodes]
     static = any(
         r.name in ("reshape", "expand", "iota") for r in rows
@@ -364,8 +369,19 @@ def _form(component: Component, nodes: tuple[Node, ...]) -> Form:
     if static:
         return Form(rank=max(fake(n).dim() for n in tensors), static=True)
     if _can_collapse(component, tensors, inside):
-        return Form(collapsed=True)
+        return Form(collapsed=True, sized=_sized(tensors, inside, device))
     return Form(rank=max(fake(n).dim() for n in tensors))
+
+
+def _sized(tensors: list[Node], inside: set[Node], device: torch.device) -> int:
+    """Returns from which number of dimensions on tensors have a size that the program does not know.
+
+    Where there are only single elements, these have: nvFuser may compute what is known to have size 1 in kernels apart. An
+    input must give the size.
+    """
+    most = max(fake(n).dim() for n in tensors)
+    given = max((fake(n).dim() for n in tensors if n not in inside and fake(n).device == device), default=-1)
+    return min(most, 1) if given >= min(most, 1) else most + 1
 
 
 def _can_collapse(component: Component, tensors: list[Node], inside: set[Node]) -> bool:

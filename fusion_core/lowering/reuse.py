@@ -105,7 +105,9 @@ def _candidates(lowered: Lowered, dying: Node, kept: frozenset[Node]) -> Iterato
             continue
         if value.type != target.value.type or any(p.target is target.value for p in program.aliases):
             continue
-        if moving_readers(program.ops, target.value) or unordered_reader(program.ops, target.value, value):
+        if moving_readers(program.ops, target.value):
+            continue
+        if unordered_reader(program.ops, target.value, value, program.leaving()):
             continue
         changed = dataclasses.replace(
             program,

@@ -103,12 +103,13 @@ def _strides(tensor: torch.Tensor) -> list[tuple[str, str]]:
 class Form:
     """How the tensors of one program are given to it.
 
-    `collapsed`: dense tensors as one dimension, scalars as one element. `rank`: tensors of lower rank get leading
+    `collapsed`: dense tensors as one dimension, those of fewer than `sized` dimensions as one element. `rank`: tensors of lower rank get leading
     dimensions of size 1 (0: as they are), since an operand of lower rank costs nvFuser a kernel (rule R8). `static`: sizes
     are part of the program, which operators that compute sizes need.
     """
 
     collapsed: bool = False
+    sized: int = 1
     rank: int = 0
     static: bool = False
 
@@ -127,8 +128,7 @@ class TypeTable:
         if tensor.device != device:
             return TensorType(dtype, (), host=True)
         if self._form.collapsed:
-            single = tensor.dim() == 0 or (type(tensor.numel()) is int and tensor.numel() == 1)
-            return TensorType(dtype, (1 if single else "s0",))
+            return TensorType(dtype, (1 if tensor.dim() < self._form.sized else "s0",))
         missing = max(self._form.rank - tensor.dim(), 0)
         shape = (*[1] * missing, *(self._dim(size) for size in tensor.shape))
         layout = layout_of(tensor)

@@ -32,7 +32,7 @@ VIEW_OF_SCATTER: dict[Any, Any] = {
     aten.as_strided_scatter.default: aten.as_strided.default,
 }
 _INDEXED = """
-    index_put index_copy index_add index_fill scatter scatter_add scatter_reduce masked_scatter put
+    index_put index_copy index_add index_fill scatter scatter_add scatter_reduce masked_scatter put zero
 """.split()
 # Operators that change elements of their first argument: their in-place form.
 IN_PLACE: dict[Any, Any] = {

@@ -134,6 +134,10 @@ class FusionProgram:
     outputs: tuple[Value, ...]
     aliases: tuple[AliasPair, ...]
 
+    def leaving(self) -> tuple[Value, ...]:
+        """Returns the values that are returned or written."""
+        return (*self.outputs, *(pair.source for pair in self.aliases))
+
     def producers(self) -> dict[Value, Op]:
         """Returns the operation behind each value that is no input."""
         return {op.result: op for op in self.ops}
@@ -143,6 +147,8 @@ class FusionProgram:
 VIEW_OPS = frozenset({"permute", "reshape", "expand", "squeeze", "unsqueeze"})
 META_OPS = VIEW_OPS | {"set"}
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "prod", "var", "any", "all"})
+# Their operand gives a shape and a type, no elements.
+CONSTANTS = frozenset({"full", "full_like"})
 # Operations that nvFuser hands to a library when they stand alone; it then forgets to write the aliased input (rule R9).
 EXTERNAL_OPS = frozenset(
     {

@@ -65,17 +65,15 @@ class PackedLaunch:
     def _gather(self, position: int, tensors: list[torch.Tensor]) -> torch.Tensor:
         if position in self.shared:
             return tensors[0]
-        if position in self.wide:
-            return torch.cat(tensors)
-        single = torch.stack(tensors) if tensors[0].dim() == 0 else torch.cat(tensors)
-        if max(self.sizes) == 1:
-            return single
+        laid = torch.stack(tensors) if tensors[0].dim() == 0 else torch.cat(tensors)
+        if position in self.wide or max(self.sizes) == 1:
+            return laid
         if not self._member_of_element:
             members = torch.arange(len(self.sizes), dtype=torch.int32).repeat_interleave(
                 torch.tensor(self.sizes)
             )
-            self._member_of_element.append(members.to(single.device))
-        return single.index_select(0, self._member_of_element[0])
+            self._member_of_element.append(members.to(laid.device))
+        return laid.index_select(0, self._member_of_element[0])
 
     def _scatter(self, buffer: torch.Tensor, targets: list[torch.Tensor]) -> None:
         if targets[0].dim() == 0:

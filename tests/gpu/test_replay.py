@@ -174,7 +174,9 @@ def test_two_plans_share_a_pool(replays):
     a, b = fusion_core.compile(update), fusion_core.compile(other)
     ours, theirs = update_state(), update_state()
     for _ in range(6):
-        torch._foreach_copy_(theirs, ours)  # what comes before is rounded otherwise, and each call magnifies it
+        torch._foreach_copy_(
+            theirs, ours
+        )  # what comes before is rounded otherwise, and each call magnifies it
         a(*ours), b(*ours)
         update(*theirs), other(*theirs)
         same(ours, theirs)
