@@ -148,10 +148,12 @@ def _backward(result: Any, spec: Spec) -> None:
 
 
 def roots_of(result: Any) -> list[torch.Tensor]:
-    """Returns the tensors of a result that require grad, each once."""
+    """Returns the tensors of a result that require grad, as often as they are returned.
+
+    A backend may return one tensor where eager returns two equal views: both get the cotangents of both places.
+    """
     leaves = [result] if isinstance(result, torch.Tensor) else pytree.tree_leaves(result)
-    roots = {id(t): t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad}
-    return list(roots.values())
+    return [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
 
 
 def cotangents_of(roots: list[torch.Tensor], seed: int) -> list[torch.Tensor]:

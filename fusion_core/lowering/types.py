@@ -103,9 +103,9 @@ def _strides(tensor: torch.Tensor) -> list[tuple[str, str]]:
 class Form:
     """How the tensors of one program are given to it.
 
-    `collapsed`: dense tensors as one dimension, those of fewer than `sized` dimensions as one element. `rank`: tensors of lower rank get leading
-    dimensions of size 1 (0: as they are), since an operand of lower rank costs nvFuser a kernel (rule R8). `static`: sizes
-    are part of the program, which operators that compute sizes need.
+    `collapsed`: dense tensors as one dimension, those of fewer than `sized` dimensions as one element. `rank`: tensors of
+    lower rank get leading dimensions of size 1 (0: as they are), since an operand of lower rank costs nvFuser a kernel
+    (rule R8). `static`: sizes are part of the program, which operators that compute sizes need.
     """
 
     collapsed: bool = False

@@ -93,7 +93,7 @@ def vars_of(leaf: Any) -> Any:
 def backward(result: Any, seed: int) -> None:
     """Runs backward from every output that requires grad, with random cotangents."""
     leaves = pytree.tree_leaves(result)
-    roots = list({id(t): t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad}.values())
+    roots = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
     generator = torch.Generator().manual_seed(seed + 1)
     kinds = [torch.complex64 if root.is_complex() else torch.float32 for root in roots]
     made = [torch.randn(r.shape, generator=generator, dtype=k) for r, k in zip(roots, kinds, strict=True)]

@@ -51,10 +51,10 @@ _IN_PLACE = (
     "{a}.add_({b})", "{a}.mul_(2)", "{a}.copy_({b})", "{a}.zero_()", "{a}.fill_(3)", "{a}.relu_()", "{a}.neg_()", "{a}.sub_(1)",
     "{a}[0] = {b}", "{a}[1:] = {b}", "{a}[..., 0] = 7", "{a}.lerp_({b}, 0.25)", "{a} += {b}", "{a} *= 2", "{a}.masked_fill_({a} > 2, 0)",
     "{a}.addcmul_({b}, {b}, value=0.5)", "{a}.clamp_(min=1)", "{a}.transpose_(0, -1)", "{a}.unsqueeze_(0)", "{a}.t_()",
-    "{a}.index_fill_(0, torch.tensor([0]), 5)", "{a}.scatter_(0, torch.zeros_like({a}, dtype=torch.int64), 4)", "{a}.squeeze_()",
-    "{a}.index_add_(0, torch.tensor([0]), {b})", "torch.add({a}, {b}, out={a})", "torch.exp({b}, out={a})", "{a}.sigmoid_()",
+    "{a}.index_fill_(0, torch.tensor([0], device={a}.device), 5)", "{a}.scatter_(0, torch.zeros_like({a}, dtype=torch.int64), 4)", "{a}.squeeze_()",
+    "{a}.index_add_(0, torch.tensor([0], device={a}.device), {b})", "torch.add({a}, {b}, out={a})", "torch.exp({b}, out={a})", "{a}.sigmoid_()",
     "torch._foreach_add_([{a}, {b}], 1)", "{a}.set_({b})", "{a}.data.mul_(3)", "{a}.data = {b}.detach()", "{a}.pow_(2)",
-    "torch.nn.functional.relu({a}, inplace=True)", "{a}.cumsum_(0)", "{a}.index_put_((torch.tensor([0]),), {b})", "{a}.div_(2)",
+    "torch.nn.functional.relu({a}, inplace=True)", "{a}.cumsum_(0)", "{a}.index_put_((torch.tensor([0], device={a}.device),), {b})", "{a}.div_(2)",
     "torch.nn.functional.dropout({a}, 0.5, False, True)",
 )  # fmt: skip
 _RARE = frozenset({"{a}.set_({b})", "{a}.data = {b}.detach()", "{a}.data.mul_(3)"})

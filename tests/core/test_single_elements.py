@@ -96,7 +96,9 @@ def _program(shape, *, returned=True):
         Op("add.Tensor", (x, x), (), old, "read.py:1"),
         Op("add.Tensor", (x, Constant.of(1)), (), new, "write.py:2"),
     )
-    return FusionProgram((Input(x, 0, ""),), ops, (old,) if returned else (), (AliasPair(x, new, "write.py:2"),))
+    return FusionProgram(
+        (Input(x, 0, ""),), ops, (old,) if returned else (), (AliasPair(x, new, "write.py:2"),)
+    )
 
 
 def test_size_one_is_no_proof_of_one_kernel():
@@ -113,6 +115,8 @@ def test_constant_needs_no_operand():
         Op("add.Tensor", (x, y), (), old, "read.py:1"),
         Op("full_like", (x, Constant.of(3)), (), new, "write.py:2"),
     )
-    program = FusionProgram((Input(x, 0, ""), Input(y, 1, "")), ops, (old,), (AliasPair(x, new, "write.py:2"),))
+    program = FusionProgram(
+        (Input(x, 0, ""), Input(y, 1, "")), ops, (old,), (AliasPair(x, new, "write.py:2"),)
+    )
     with pytest.raises(VerifyError, match=r"R3.*read.py:1"):
         verify(program)

@@ -255,6 +255,13 @@ def test_correct_programs_pass(name):
     assert verdict.outcome is Outcome.PASS, verdict.failures or verdict.not_measured
 
 
+def test_equal_views_that_become_one_tensor_get_the_gradients_of_both():
+    def build():
+        return Program(lambda x: (x.chunk(2)[0], x.chunk(2)[0]), (torch.ones(4, 3, requires_grad=True),))
+
+    assert fired(build, "aot_eager") == set()
+
+
 @pytest.mark.filterwarnings("ignore:.*Sparse")
 def test_sparse_gradients():
     def build():

@@ -1,0 +1,107 @@
+"""Compiled kernels kept across processes, in the directory that the environment variable FUSION_CORE_KERNEL_CACHE names.
+
+nvFuser's own database keeps binaries by their source, in one directory below the temporary one. It numbers its files, so
+two processes that write at once would mix up the files of two kernels. Here a process takes a directory that no other
+living process holds; a new one begins with what the first one has.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+VARIABLE = "FUSION_CORE_KERNEL_CACHE"
+MOST_PROCESSES = 256
+_DATABASE = (
+    "nvfuser_kernel_db"  # nvFuser's name for its directory; `db.csv` in it names the files of each kernel
+)
+_INDEX = "db.csv"
+
+
+def enable() -> None:
+    """Switches nvFuser's database on, where a directory is named; to be called before nvFuser is imported.
+
+    nvFuser reads its switches from the environment when a thread first uses it.
+    """
+    switches = [s for s in os.environ.get("NVFUSER_ENABLE", "").split(",") if s]
+    if os.environ.get(VARIABLE) and "kernel_db" not in switches:
+        os.environ["NVFUSER_ENABLE"] = ",".join([*switches, "kernel_db"])
+
+
+@contextmanager
+def opened(kind: str) -> Iterator[None]:
+    """Lets nvFuser find its database while it compiles its first kernel; `kind` names what kernels depend on."""
+    root = os.environ.get(VARIABLE)
+    place = _held(Path(root) / kind) if root else None
+    if place is None:
+        yield
+        return
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(place)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
+
+
+@lru_cache(maxsize=1)
+def _held(parent: Path) -> Path | None:
+    """Returns a directory that this process holds until it ends; None, with a warning, where there is none."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(MOST_PROCESSES):
+            place = parent / str(number)
+            place.mkdir(exist_ok=True)
+            lock = _lock(place / "lock")
+            if lock is not None:
+                _locks.append(lock)
+                if not (place / _DATABASE).exists():
+                    copy_finished(parent / "0" / _DATABASE, place / _DATABASE)
+                return place
+        reason = f"{MOST_PROCESSES} processes hold its parts"
+    except OSError as error:
+        reason = str(error)
+    warnings.warn(
+        f"{VARIABLE}={parent.parent}: kernels are not kept: {reason}; name a directory that can be written",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+_locks: list[int] = []  # descriptors; a file that is closed is no longer locked
+
+
+def _lock(path: Path) -> int | None:
+    file = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
+def copy_finished(source: Path, target: Path) -> None:
+    """Copies the kernels that the index of `source` names: these are complete, though a process may be adding more."""
+    index = source / _INDEX
+    if source == target or not index.exists():
+        return
+    lines = [line for line in index.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    beginning = target.with_name(f"{target.name}.new")
+    shutil.rmtree(beginning, ignore_errors=True)
+    beginning.mkdir()
+    for line in lines[1:]:
+        for name in line.rstrip("\n").split(",")[-2:]:
+            shutil.copy(source / name, beginning / name)
+    (beginning / _INDEX).write_text("".join(lines))
+    beginning.rename(target)
