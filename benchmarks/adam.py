@@ -122,7 +122,8 @@ def stream_ms(step: Step, rounds: int = 5, steps: int = 20) -> float:
 def write_table(header: list[str], rows: list[list[str]], path: Path | None) -> None:
     """Prints a markdown table under the machine's versions, and writes it to `path`."""
     lines = [" | ".join(cells) for cells in (header, ["---"] * len(header), *rows)]
-    device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}, nvFuser {installed()}"
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    device = f"{name}, torch {torch.__version__}, nvFuser {installed()}"
     table = "\n".join([device, "", *(f"| {line} |" for line in lines), ""])
     print(table)
     if path:

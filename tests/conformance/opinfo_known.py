@@ -19,3 +19,12 @@ KNOWN_MODULES: dict[str, str] = {
     "nn.MultiLabelMarginLoss/train/6-7": _MARGIN,
     "nn.MultiLabelMarginLoss/eval/6-7": _MARGIN,
 }
+
+# Optimizers that count steps in a tensor on the CPU unless they are capturable or fused.
+_COUNTING = "Adadelta Adafactor Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop".split()
+
+
+def moves_counters(key: str, device: str) -> bool:
+    """Dynamo moves step counters of parameters on CUDA to the device, with any backend."""
+    name, way = key.split("/")[:2]
+    return device == "cuda" and name in _COUNTING and way in ("forloop", "foreach")
