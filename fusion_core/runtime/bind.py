@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from fusion_core.executors.base import Kernel
 from fusion_core.lowering.build import Lowered
@@ -113,16 +112,41 @@ def bind_copy(copy: Node, slot: Slot) -> CopyBack:
 
 def bind_call(node: Node, slot: Slot) -> RunEager:
     """Returns the step that calls the node's operator in eager."""
-    refs = torch.fx.node.map_arg((tuple(node.args), dict(node.kwargs)), lambda n: _Ref(slot[n]))  # type: ignore[arg-type, return-value]
-    leaves, structure = pytree.tree_flatten(refs)
+    arguments = [_bound(a, slot) for a in node.args]
+    keywords = {name: _bound(a, slot) for name, a in node.kwargs.items()}
+    places = tuple((i, a.index) for i, a in enumerate(arguments) if isinstance(a, SlotRef))
+    nests = [(i, a) for i, a in enumerate(arguments) if not isinstance(a, SlotRef) and _has_slots(a)]
+    named = [(name, a) for name, a in keywords.items() if _has_slots(a)]
+    filled = {place for place, _ in (*places, *nests, *named)}
     assert callable(node.target)
-    slots = tuple(SlotRef(a.index) if isinstance(a, _Ref) else a for a in leaves)
-    return RunEager(node.target, slots, structure, slot[node])
+    return RunEager(
+        function=node.target,
+        arguments=[None if i in filled else a for i, a in enumerate(arguments)],
+        keywords={name: a for name, a in keywords.items() if name not in filled},
+        places=places,
+        nests=(*nests, *named),
+        reads=tuple(slot[n] for n in node.all_input_nodes),
+        output=slot[node],
+    )
 
 
-@dataclass(frozen=True)
-class _Ref:
-    index: int
+def _bound(argument: Any, slot: Slot) -> Any:
+    """Returns an argument with slots in the place of nodes, in plain lists and dictionaries."""
+    if isinstance(argument, Node):
+        return SlotRef(slot[argument])
+    if isinstance(argument, list):
+        return [_bound(item, slot) for item in argument]
+    if type(argument) is tuple:
+        return tuple(_bound(item, slot) for item in argument)
+    if isinstance(argument, dict):
+        return {name: _bound(item, slot) for name, item in argument.items()}
+    return argument
+
+
+def _has_slots(argument: Any) -> bool:
+    items = argument.values() if isinstance(argument, dict) else argument
+    is_nest = isinstance(argument, (list, tuple, dict))
+    return isinstance(argument, SlotRef) or (is_nest and any(map(_has_slots, items)))
 
 
 def _input_spec(node: Node, value: Value, slot: Slot, *, trusted: bool, packed: bool = False) -> InputSpec:

@@ -196,7 +196,7 @@ def _touched(step: AnyStep) -> Iterator[int]:
             yield from (o.slot for o in step.outputs)
             yield from (value for value, _ in step.reused)
     elif isinstance(step, RunEager):
-        yield from (a.index for a in step.leaves if isinstance(a, SlotRef))
+        yield from step.reads
         yield step.output
     elif isinstance(step, CopyBack):
         yield from (step.target, step.source)

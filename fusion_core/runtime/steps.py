@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from fusion_core.errors import KernelError
 from fusion_core.executors.base import Kernel
@@ -143,18 +142,41 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunEager:
-    """Calls one operator; `leaves` are its flattened arguments, slots among them."""
+    """Calls one operator. `arguments` and `keywords` have None where a value of a slot belongs, which `places` name: by
+    position and slot, or by position or keyword and a nest of lists that has slots in it.
+    """
 
     function: Callable[..., Any]
-    leaves: tuple[Any, ...]
-    structure: Any
+    arguments: list[Any]
+    keywords: dict[str, Any]
+    places: tuple[tuple[int, int], ...]
+    nests: tuple[tuple[int | str, Any], ...]
+    reads: tuple[int, ...]
     output: int
 
     def run(self, slots: Slots) -> None:
         """Calls the operator on the values of its slots."""
-        values = [slots[a.index] if type(a) is SlotRef else a for a in self.leaves]
-        args, kwargs = pytree.tree_unflatten(values, self.structure)
-        slots[self.output] = self.function(*args, **kwargs)
+        given = self.arguments.copy()
+        for position, index in self.places:
+            given[position] = slots[index]
+        if not self.nests:
+            slots[self.output] = self.function(*given, **self.keywords)
+            return
+        named = dict(self.keywords)
+        for place, nest in self.nests:
+            (named if type(place) is str else given)[place] = _filled(nest, slots)  # type: ignore[index]
+        slots[self.output] = self.function(*given, **named)
+
+
+def _filled(nest: Any, slots: Slots) -> Any:
+    """Returns a nest of lists, tuples and dictionaries with values in the place of slots."""
+    if type(nest) is SlotRef:
+        return slots[nest.index]
+    if isinstance(nest, (list, tuple)):
+        return [_filled(item, slots) for item in nest]
+    if isinstance(nest, dict):
+        return {name: _filled(item, slots) for name, item in nest.items()}
+    return nest
 
 
 @dataclass(frozen=True, slots=True)

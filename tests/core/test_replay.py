@@ -136,7 +136,7 @@ def test_a_reader_of_a_result_waits():
 
 def test_reductions_and_eager_steps_stay_alone():
     a, b, c = launch(0), launch(1, reduces=True), launch(2)
-    eager = RunEager(torch.neg, (), None, 6)
+    eager = RunEager(torch.neg, [], {}, (), (), (), 6)
     assert groups([a, b, c], SLOTS) == [[a], [b], [c]]
     assert groups([a, eager, c], SLOTS) == [[a], [eager], [c]]
 
