@@ -46,6 +46,8 @@ Record = Callable[[GraphReport], None]
 Run = Callable[[list[Any]], Any]
 Watch = Callable[[Captured, Graph, Plan], Run]
 
+_MOST_ADDRESSES = 256  # lists of addresses whose overlap is remembered
+
 
 def fusion_core(
     module: GraphModule,
@@ -93,6 +95,7 @@ class CompiledGraph:
         self._is_checked = self._runs_eager = False
         self._first = self._compile(example_inputs)
         self._addresses: list[Any] = []
+        self._known: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._current = self._first.call
 
     def __call__(self, *arguments: Any) -> Any:
@@ -111,9 +114,18 @@ class CompiledGraph:
             return self._first.call(*arguments)
         addresses = _addresses(arguments)
         if addresses != self._addresses:
-            self._current = self._plan_for(arguments)
+            self._current = self._plan_at(tuple(addresses), arguments)
             self._addresses = addresses
         return self._current(*arguments)
+
+    def _plan_at(self, addresses: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
+        """Dynamo guards on sizes and strides, so that overlap follows from the addresses."""
+        known = self._known.get(addresses)
+        if known is None:
+            if len(self._known) >= _MOST_ADDRESSES:
+                self._known.clear()
+            known = self._known[addresses] = self._plan_for(arguments)
+        return known
 
     def _check(self, arguments: tuple[Any, ...]) -> None:
         """Looks at the tensors of the first call for what the fake ones do not tell; Dynamo guards on it from then on."""

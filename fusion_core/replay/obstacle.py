@@ -45,9 +45,7 @@ def obstacle(
 def _unrecordable(graph: Graph) -> str:
     devices = set()
     for node in graph.nodes:
-        if "unbacked_bindings" in node.meta or _has_tag(
-            node, "data_dependent_output", "dynamic_output_shape"
-        ):
+        if "unbacked_bindings" in node.meta or _is_data_dependent(node):
             return f"the host needs the result of {node.target}"
         for tensor in _tensors(node.meta.get("val")):
             if tensor.device.type == "cuda":
@@ -70,6 +68,13 @@ def _unknown(graph: Graph) -> str:
         if not isinstance(node.target, OpOverload) or node.target.namespace not in ("aten", "prims"):
             return f"what {node.target} does on the host is not known"
     return ""
+
+
+def _is_data_dependent(node: Node) -> bool:
+    if node.target is aten.index.Tensor:  # only masks decide sizes
+        indices = (i.meta.get("val") for i in node.all_input_nodes[1:])
+        return any(t.dtype in (torch.bool, torch.uint8) for t in _tensors(list(indices)))
+    return _has_tag(node, "data_dependent_output", "dynamic_output_shape")
 
 
 def _has_tag(node: Node, *names: str) -> bool:

@@ -55,6 +55,11 @@ def test_results_that_decide_sizes_are_not_recorded(asked):
     assert found == "the host needs the result of aten.nonzero.default"
 
 
+@pytest.mark.parametrize(("index", "found"), [([2, 0], ""), ([True, False, True, True], "the host needs")])
+def test_only_masks_decide_sizes(index, found):
+    assert reason(lambda x, i: (x[i],), X, torch.tensor(index), asked=True).startswith(found)
+
+
 def test_new_results_are_replayed_only_if_asked_for():
     def function(x):
         x.add_(1)
