@@ -45,6 +45,7 @@ _TWINS: dict[str, Any] = {
             "tan",
             "tanh",
             "trunc",
+            "zero",
         ]
     },
     **{

@@ -40,7 +40,7 @@ IN_PLACE: dict[Any, Any] = {
     for name in _INDEXED
     for overload in getattr(aten, name).overloads()
     if overload in getattr(aten, f"{name}_").overloads()
-}
+} | {aten.full_like.default: aten.fill_.Scalar}
 
 
 # Views that keep the order of elements; `_unsafe_view` is one of a value that nobody else sees.
@@ -233,9 +233,8 @@ class _Writer:
         """Writes what the scatter `node` changes into `target`, whose old value is its first argument."""
         line = {"stack_trace": node.meta.get("stack_trace")}
         if node.target in IN_PLACE:
-            done = self.graph.call_function(
-                IN_PLACE[node.target], (target, *node.args[1:]), dict(node.kwargs)
-            )
+            keywords = {} if node.target is aten.full_like.default else dict(node.kwargs)
+            done = self.graph.call_function(IN_PLACE[node.target], (target, *node.args[1:]), keywords)
             done.meta = {**line, "val": target.meta["val"]}
             return
         source = node.args[1]
