@@ -119,13 +119,20 @@ class CompiledGraph:
         return self._current(*arguments)
 
     def _plan_at(self, addresses: tuple[Any, ...], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        """Dynamo guards on sizes and strides, so that overlap follows from the addresses."""
+        """Dynamo guards on sizes and strides, so that addresses tell that nothing overlaps.
+
+        Where something does, the plan also depends on whose storage it is.
+        """
         known = self._known.get(addresses)
-        if known is None:
+        if known is not None:
+            return known
+        pattern = overlap_pattern(arguments, self._first.written)
+        plan = self._plan_for(arguments, pattern)
+        if not pattern.places:
             if len(self._known) >= _MOST_ADDRESSES:
                 self._known.clear()
-            known = self._known[addresses] = self._plan_for(arguments)
-        return known
+            self._known[addresses] = plan
+        return plan
 
     def _check(self, arguments: tuple[Any, ...]) -> None:
         """Looks at the tensors of the first call for what the fake ones do not tell; Dynamo guards on it from then on."""
@@ -138,8 +145,7 @@ class CompiledGraph:
             whole = Unsupported(WHOLE_GRAPH, f"an input is {reason}", "")
             self._note(GraphReport("inference", (), (whole,), (), not_replayed="the whole graph runs eager"))
 
-    def _plan_for(self, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-        pattern = overlap_pattern(arguments, self._first.written)
+    def _plan_for(self, arguments: tuple[Any, ...], pattern: Pattern) -> Callable[..., Any]:
         if self._first_pattern is None:
             self._first_pattern = (
                 pattern  # the first call passes the arguments that the first plan was compiled for

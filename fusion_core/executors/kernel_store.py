@@ -10,10 +10,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 VARIABLE = "FUSION_CORE_KERNEL_CACHE"
@@ -36,26 +37,33 @@ def enable() -> None:
 
 @contextmanager
 def opened(kind: str) -> Iterator[None]:
-    """Lets nvFuser find its database while it compiles its first kernel; `kind` names what kernels depend on."""
+    """Lets nvFuser find its database while it compiles the process's first kernel; `kind` names what kernels depend on."""
     root = os.environ.get(VARIABLE)
-    place = _held(Path(root) / kind) if root else None
-    if place is None:
-        yield
-        return
-    before = os.environ.get("TMPDIR")
-    os.environ["TMPDIR"] = str(place)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = before
+    with _one_thread:
+        first = root is not None and root != "" and os.getpid() not in _begun
+        place = _held(Path(root) / kind, os.getpid()) if root and first else None
+        if place is None:
+            yield
+            return
+        _begun.add(os.getpid())
+        before = os.environ.get("TMPDIR")
+        os.environ["TMPDIR"] = str(place)
+        try:
+            yield
+        finally:
+            os.environ.pop("TMPDIR", None)
+            if before is not None:
+                os.environ["TMPDIR"] = before
 
 
-@lru_cache(maxsize=1)
-def _held(parent: Path) -> Path | None:
+_one_thread = threading.RLock()  # the environment belongs to all threads
+_begun: set[int] = set()  # processes whose nvFuser has opened its database, this one among them
+
+
+@cache
+def _held(parent: Path, process: int) -> Path | None:
     """Returns a directory that this process holds until it ends; None, with a warning, where there is none."""
+    del process  # a forked one must not work in its parent's
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for number in range(MOST_PROCESSES):
@@ -96,12 +104,21 @@ def copy_finished(source: Path, target: Path) -> None:
     index = source / _INDEX
     if source == target or not index.exists():
         return
-    lines = [line for line in index.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    text = index.read_text(errors="replace")
+    header, *lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")] or [""]
     beginning = target.with_name(f"{target.name}.new")
     shutil.rmtree(beginning, ignore_errors=True)
     beginning.mkdir()
-    for line in lines[1:]:
-        for name in line.rstrip("\n").split(",")[-2:]:
-            shutil.copy(source / name, beginning / name)
-    (beginning / _INDEX).write_text("".join(lines))
+    kept = [line for line in lines if _copied(line, source, beginning)]
+    (beginning / _INDEX).write_text("".join([header, *kept]))
     beginning.rename(target)
+
+
+def _copied(line: str, source: Path, target: Path) -> bool:
+    """Copies the files that a line of the index names; False for a damaged line, which costs a compilation."""
+    names = line.rstrip("\n").split(",")[-2:]
+    if len(names) < 2 or not all((source / name).is_file() for name in names):
+        return False
+    for name in names:
+        shutil.copy(source / name, target / name)
+    return True

@@ -125,7 +125,9 @@ def _unviewed(node: Node, views: set[Any]) -> Node:
 def _update(value: Node) -> Update | None:
     if value.target in VIEW_OF_SCATTER or value.target in IN_PLACE:
         base = value.args[0]
-        return Update(value, value, base) if isinstance(base, Node) else None
+        if not isinstance(base, Node) or (value.target is aten.full_like.default and not _alike(base, value)):
+            return None  # `full_like` may make another dtype
+        return Update(value, value, base)
     if value.target is operator.getitem:
         node = value.args[0]
         base = functionalized_base(value)

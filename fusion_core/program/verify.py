@@ -98,7 +98,8 @@ def is_one_kernel(
         return False
     group: dict[Value, set[Value]] = {}
     for op in computed:
-        merged = {op.result}.union(*(group.get(v, {v}) for v in op.operands() if v not in numbers))
+        connecting = (v for v in op.operands() if v not in numbers and not _is_single(v))
+        merged = {op.result}.union(*(group.get(v, {v}) for v in connecting))
         group.update(dict.fromkeys(merged, merged))
     readers = [op.result for op in computed if target in op.operands()]
     return all(source in group[r] for r in readers)

@@ -58,9 +58,16 @@ def other_dtype(x, y):
     return x + y.fill_(2.5)
 
 
+def another_dtype_between(x, y):
+    i = torch.tensor([0, 1])
+    whole = torch.index_fill(torch.full_like(x, 7, dtype=torch.int64), 0, i, 16777217)
+    torch.index_add(torch.full_like(whole, 2, dtype=torch.float32), 0, i, y[:2], out=x)
+    return whole + 1
+
+
 PROGRAMS = [
     read_before, other_tensor_gives_the_shape, computed_with_afterwards, views, listed, returned_and_changed,
-    one_constant_for_two, other_dtype,
+    one_constant_for_two, other_dtype, another_dtype_between,
 ]  # fmt: skip
 
 

@@ -66,6 +66,7 @@ def test_a_new_directory_begins_with_finished_kernels(start):
     database = place / "nvfuser_kernel_db"
     finish(database, 0, 1)
     with (database / "db.csv").open("a") as file:
+        file.write("damaged\nname,--arch,kernel_8.cu,kernel_8.cubin\n")
         file.write("name,--arch,kernel_2.cu,ker")  # it is being written
     (database / "kernel_2.cu").write_text("half")
     _, other, _ = start()
@@ -88,24 +89,23 @@ def test_nothing_changes_where_no_directory_is_named(monkeypatch):
 
 
 def test_the_temporary_directory_comes_back(monkeypatch, tmp_path):
-    kernel_store._held.cache_clear()
     monkeypatch.setattr(kernel_store, "_locks", [])
+    monkeypatch.setattr(kernel_store, "_begun", set())
     monkeypatch.setenv(kernel_store.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", "/before")
     with pytest.raises(ZeroDivisionError), kernel_store.opened("kind"):
         assert os.environ["TMPDIR"] == str(tmp_path / "cache" / "kind" / "0")
         1 / 0  # noqa: B018
     assert os.environ["TMPDIR"] == "/before"
+    with kernel_store.opened("kind"):  # the database is open
+        assert os.environ["TMPDIR"] == "/before"
     os.close(kernel_store._locks.pop())
-    kernel_store._held.cache_clear()
 
 
 def test_a_directory_that_cannot_be_made_is_told(monkeypatch, tmp_path):
-    kernel_store._held.cache_clear()
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv(kernel_store.VARIABLE, str(tmp_path / "file"))
     told = pytest.warns(RuntimeWarning, match=r"FUSION_CORE_KERNEL_CACHE=.*file: kernels are not kept")
     with told, kernel_store.opened("kind"):
         pass
     assert (tmp_path / "file").read_text() == "mine"
-    kernel_store._held.cache_clear()

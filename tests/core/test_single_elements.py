@@ -107,6 +107,19 @@ def test_size_one_is_no_proof_of_one_kernel():
     verify(_program(("s0",)))
 
 
+@pytest.mark.parametrize(
+    "shared", [TensorType("f32", (1,)), TensorType("f32", (), host=True)], ids=["device", "host"]
+)
+def test_an_operand_of_one_element_connects_nothing(shared):
+    kind = TensorType("f32", ("s0",))
+    x, w, old, new = (Value(i, kind) for i in range(4))
+    h = Value(4, shared)
+    ops = (Op("mul.Tensor", (x, h), (), old, "read.py:1"), Op("mul.Tensor", (w, h), (), new, "write.py:2"))
+    inputs = tuple(Input(v, i, "") for i, v in enumerate((x, w, h)))
+    with pytest.raises(VerifyError, match=r"R3.*read.py:1"):
+        verify(FusionProgram(inputs, ops, (old,), (AliasPair(x, new, "write.py:2"),)))
+
+
 def test_constant_needs_no_operand():
     """`full_like(x)` reads nothing of x, so the write may come before its readers."""
     kind = TensorType("f32", ("s0",))
