@@ -7,22 +7,22 @@ living process holds; a new one begins with what the first one has.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import shutil
+import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 VARIABLE = "FUSION_CORE_KERNEL_CACHE"
 MOST_PROCESSES = 256
-_DATABASE = (
-    "nvfuser_kernel_db"  # nvFuser's name for its directory; `db.csv` in it names the files of each kernel
-)
-_INDEX = "db.csv"
+# nvFuser's names: its directory, and the file in it that names the files of each kernel.
+_DATABASE, _INDEX = "nvfuser_kernel_db", "db.csv"
 
 
 def enable() -> None:
@@ -36,16 +36,14 @@ def enable() -> None:
 
 
 @contextmanager
-def opened(kind: str) -> Iterator[None]:
-    """Lets nvFuser find its database while it compiles the process's first kernel; `kind` names what kernels depend on."""
+def opened(kind: Callable[[], str]) -> Iterator[None]:
+    """Lets nvFuser find its database until a first kernel is compiled; `kind` names what kernels depend on."""
     root = os.environ.get(VARIABLE)
+    if not root or _open_in:
+        yield
+        return
     with _one_thread:
-        first = root is not None and root != "" and os.getpid() not in _begun
-        place = _held(Path(root) / kind, os.getpid()) if root and first else None
-        if place is None:
-            yield
-            return
-        _begun.add(os.getpid())
+        place = _held(Path(root) / kind())
         before = os.environ.get("TMPDIR")
         os.environ["TMPDIR"] = str(place)
         try:
@@ -54,16 +52,16 @@ def opened(kind: str) -> Iterator[None]:
             os.environ.pop("TMPDIR", None)
             if before is not None:
                 os.environ["TMPDIR"] = before
+        _open_in.append(place)
 
 
 _one_thread = threading.RLock()  # the environment belongs to all threads
-_begun: set[int] = set()  # processes whose nvFuser has opened its database, this one among them
+_open_in: list[Path] = []  # where nvFuser has opened its database
 
 
 @cache
-def _held(parent: Path, process: int) -> Path | None:
-    """Returns a directory that this process holds until it ends; None, with a warning, where there is none."""
-    del process  # a forked one must not work in its parent's
+def _held(parent: Path) -> Path:
+    """Returns a directory that this process holds until it ends; where there is none, one that goes with it, and warns."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for number in range(MOST_PROCESSES):
@@ -83,7 +81,11 @@ def _held(parent: Path, process: int) -> Path | None:
         RuntimeWarning,
         stacklevel=2,
     )
-    return None
+    own = (
+        tempfile.mkdtemp()
+    )  # nvFuser's database is on, and the common temporary directory is not safe for it
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return Path(own)
 
 
 _locks: list[int] = []  # descriptors; a file that is closed is no longer locked

@@ -50,6 +50,11 @@ def version() -> str:
     return str(load().version())
 
 
+def _kind() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return f"nvfuser-{version()}-cuda{torch.version.cuda}-sm{major}{minor}"
+
+
 class NvFuserExecutor:
     """Compiles programs with nvFuser; kernels are specialized at their first call."""
 
@@ -79,8 +84,7 @@ class _NvFuserKernel:
         self._run = self._run_first
 
     def _run_first(self, inputs: list[Any]) -> Any:
-        major, minor = torch.cuda.get_device_capability()
-        with kernel_store.opened(f"nvfuser-{version()}-cuda{torch.version.cuda}-sm{major}{minor}"):
+        with kernel_store.opened(_kind):
             results = self._cache.execute(inputs)
         self._run = self._cache.execute
         return results

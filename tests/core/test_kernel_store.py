@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ HOLD = """
 import os, sys
 from fusion_core.executors import kernel_store
 kernel_store.enable()
-with kernel_store.opened("kind"):
+with kernel_store.opened(lambda: "kind"):
     print(os.environ["TMPDIR"], os.environ["NVFUSER_ENABLE"], flush=True)
 sys.stdin.read()
 """
@@ -83,29 +84,34 @@ def test_nothing_changes_where_no_directory_is_named(monkeypatch):
     monkeypatch.delenv("NVFUSER_ENABLE", raising=False)
     monkeypatch.delenv("TMPDIR", raising=False)
     kernel_store.enable()
-    with kernel_store.opened("kind"):
+    with kernel_store.opened(lambda: "kind"):
         assert "NVFUSER_ENABLE" not in os.environ
         assert "TMPDIR" not in os.environ
 
 
 def test_the_temporary_directory_comes_back(monkeypatch, tmp_path):
     monkeypatch.setattr(kernel_store, "_locks", [])
-    monkeypatch.setattr(kernel_store, "_begun", set())
+    monkeypatch.setattr(kernel_store, "_open_in", [])
     monkeypatch.setenv(kernel_store.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", "/before")
-    with pytest.raises(ZeroDivisionError), kernel_store.opened("kind"):
+    with pytest.raises(ZeroDivisionError), kernel_store.opened(lambda: "kind"):
         assert os.environ["TMPDIR"] == str(tmp_path / "cache" / "kind" / "0")
         1 / 0  # noqa: B018
     assert os.environ["TMPDIR"] == "/before"
-    with kernel_store.opened("kind"):  # the database is open
+    with kernel_store.opened(lambda: "kind"):
+        assert os.environ["TMPDIR"] == str(tmp_path / "cache" / "kind" / "0")
+    with kernel_store.opened(lambda: "kind"):  # the database is open
         assert os.environ["TMPDIR"] == "/before"
     os.close(kernel_store._locks.pop())
 
 
 def test_a_directory_that_cannot_be_made_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernel_store, "_open_in", [])
     (tmp_path / "file").write_text("mine")
     monkeypatch.setenv(kernel_store.VARIABLE, str(tmp_path / "file"))
     told = pytest.warns(RuntimeWarning, match=r"FUSION_CORE_KERNEL_CACHE=.*file: kernels are not kept")
-    with told, kernel_store.opened("kind"):
-        pass
+    with told, kernel_store.opened(lambda: "kind"):
+        own = Path(os.environ["TMPDIR"])  # nvFuser's database is on, so it must not lie where others write
+        assert own.parent == Path(tempfile.gettempdir())
+    own.rmdir()
     assert (tmp_path / "file").read_text() == "mine"
