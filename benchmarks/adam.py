@@ -234,15 +234,25 @@ def measure(arm: str, scale: int) -> Row:
     return Row(arm, 148 * scale, seconds, milliseconds, in_a_row, floor_ms(count), host, notes)
 
 
-def measured_apart(arm: str, scale: int) -> Row:
-    """Measures one arm in a process of its own, so that no arm compiles in the garbage of another."""
-    command = [sys.executable, "-W", "ignore", __file__, "--one", arm, "--scale", str(scale)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+def run_apart(script: str, *arguments: str) -> tuple[dict[str, Any] | None, str]:
+    """Runs a script in a process of its own, so that no arm compiles in the garbage of another.
+
+    Returns the row that it prints last, as JSON; None where it failed, with the last line of its errors.
+    """
+    command = [sys.executable, "-W", "ignore", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout:
-        return Row(
-            arm, 148 * scale, None, math.nan, math.nan, math.nan, math.nan, {"failed": done.returncode}
-        )
-    row = Row(**json.loads(done.stdout.splitlines()[-1]))
+        return None, (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:120]
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row, ""
+
+
+def measured_apart(arm: str, scale: int) -> Row:
+    """Measures one arm in a process of its own."""
+    found, failed = run_apart(__file__, "--one", arm, "--scale", str(scale))
+    if found is None:
+        return Row(arm, 148 * scale, None, math.nan, math.nan, math.nan, math.nan, {"failed": failed})
+    row = Row(**found)
     print(" | ".join(row.cells()), flush=True)
     return row
 

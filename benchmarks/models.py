@@ -13,15 +13,13 @@ import argparse
 import importlib.util
 import json
 import math
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from adam import median_ms, stream_ms, write_table
+from adam import median_ms, run_apart, stream_ms, write_table
 from workloads import WORKLOADS, Compile, Step
 
 STEPS = 20
@@ -134,13 +132,9 @@ def _kernels(step: Step) -> int:
 
 def measured_apart(workload: str, arm: str, given: argparse.Namespace) -> Row:
     """Measures one arm in a process of its own."""
-    command = [sys.executable, "-W", "ignore", __file__, "--one", workload, arm, "--device", given.device]
-    command += ["--small"] if given.small else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        return Row(workload, arm, failed=(done.stderr.strip().splitlines() or ["failed"])[-1][:120])
-    return Row(**json.loads(lines[-1]))
+    small = ["--small"] if given.small else []
+    found, failed = run_apart(__file__, "--one", workload, arm, "--device", given.device, *small)
+    return Row(workload, arm, failed=failed) if found is None else Row(**found)
 
 
 HEADER = [

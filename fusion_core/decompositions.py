@@ -50,13 +50,13 @@ _MEMORY_FORMAT = """
 """.split()
 
 
-# On the CPU their kernels round half types at other places than their parts do.
+# Their kernels round half types at other places than their parts do: the first on every device, the others on the CPU.
+_OTHER_ROUNDING = ["native_group_norm", "native_group_norm_backward"]
 _OTHER_ROUNDING_ON_CPU = """
     native_layer_norm native_batch_norm native_batch_norm_backward _native_batch_norm_legit
     _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _batch_norm_with_update
     _batch_norm_with_update_functional batch_norm_backward _softmax _log_softmax _softmax_backward_data
-    _log_softmax_backward_data
-    binary_cross_entropy binary_cross_entropy_backward soft_margin_loss glu_backward
+    _log_softmax_backward_data binary_cross_entropy binary_cross_entropy_backward soft_margin_loss glu_backward
 """.split()
 
 
@@ -74,19 +74,22 @@ def decompositions(*, random: bool = False) -> dict[Any, Callable[..., Any]]:
         name = operator.overloadpacket.__name__
         if name in _ROW_MAJOR or name in _MEMORY_FORMAT:
             table[operator] = _laid_out(decompose, keeps_format=name in _MEMORY_FORMAT)
-        if name in _OTHER_ROUNDING_ON_CPU:
-            table[operator] = _unless_half_on_cpu(table[operator])
+        if name in _OTHER_ROUNDING or name in _OTHER_ROUNDING_ON_CPU:
+            table[operator] = _unless_half(table[operator], only_on_cpu=name in _OTHER_ROUNDING_ON_CPU)
     return table
 
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def _unless_half_on_cpu(decompose: Callable[..., Any]) -> Callable[..., Any]:
+def _unless_half(decompose: Callable[..., Any], *, only_on_cpu: bool) -> Callable[..., Any]:
+    """Returns a decomposition that leaves tensors of half types to the operator's own kernel."""
+
     @functools.wraps(decompose)
     def run(*args: Any, **kwargs: Any) -> Any:
         first = args[0]
-        if isinstance(first, torch.Tensor) and first.device.type == "cpu" and first.dtype in _HALF:
+        is_half = isinstance(first, torch.Tensor) and first.dtype in _HALF
+        if is_half and (first.device.type == "cpu" or not only_on_cpu):
             return NotImplemented
         return decompose(*args, **kwargs)
 
@@ -98,8 +101,6 @@ def _laid_out(decompose: Callable[..., Any], *, keeps_format: bool) -> Callable[
 
     @functools.wraps(decompose)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if decompose.__name__.startswith("native_group_norm") and args[0].dtype in _HALF:
-            return NotImplemented  # its kernel rounds mean and deviation to the half type before it uses them
         results = decompose(*args, **kwargs)
         several = isinstance(results, (tuple, list))
         first = results[0] if several else results

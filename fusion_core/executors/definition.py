@@ -12,7 +12,7 @@ from typing import Any
 from fusion_core.executors import nvfuser_pointwise as rules
 from fusion_core.executors.nvfuser_types import NVFUSER_NAMES, as_number, common, computing, scalar_name
 from fusion_core.lowering.types import DTYPES
-from fusion_core.program.ir import Argument, Constant, FusionProgram, Op, TensorType, Value
+from fusion_core.program.ir import CONSTANTS, Argument, Constant, FusionProgram, Op, TensorType, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Definition:
         return dim if isinstance(dim, int) else self._ops.size(*self._sizes[dim])
 
     def _compute(self, op: Op) -> Operand:
-        if op.name in ("full", "full_like"):
+        if op.name in CONSTANTS:
             dtype = op.result.type.dtype
             return Operand(as_number(_constant(op.arguments[-1]), dtype), dtype, is_tensor=False)
         if op.name in _MOVES:

@@ -111,9 +111,13 @@ class Op:
     line: str = field(default="", compare=False)
 
     def operands(self) -> tuple[Value, ...]:
-        """Returns the values that the operation reads."""
+        """Returns the values among the arguments."""
         every = (*self.arguments, *(argument for _, argument in self.keywords))
         return tuple(a for a in every if isinstance(a, Value))
+
+    def reads(self) -> tuple[Value, ...]:
+        """Returns the values whose elements the operation reads: a constant takes shape and type alone from its operand."""
+        return () if self.name in CONSTANTS else self.operands()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,6 @@ class FusionProgram:
 VIEW_OPS = frozenset({"permute", "reshape", "expand", "squeeze", "unsqueeze"})
 META_OPS = VIEW_OPS | {"set"}
 REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "prod", "var", "any", "all"})
-# Their operand gives a shape and a type, no elements.
 CONSTANTS = frozenset({"full", "full_like"})
 # Operations that nvFuser hands to a library when they stand alone; it then forgets to write the aliased input (rule R9).
 EXTERNAL_OPS = frozenset(

@@ -51,8 +51,8 @@ def moving_readers(program_ops: tuple[Op, ...], target: Value) -> Op | None:
     """
     dependent = {target}
     for op in program_ops:
-        touched = [operand for operand in op.operands() if operand in dependent]
-        if touched and op.name not in CONSTANTS:
+        touched = [operand for operand in op.reads() if operand in dependent]
+        if touched:
             if any(is_moving(op, operand) for operand in touched):
                 return op
             dependent.add(op.result)
@@ -73,7 +73,7 @@ def unordered_reader(
     needed = ancestors(program_ops, source)
     dependent = {target}
     for op in program_ops:
-        if op.name not in CONSTANTS and any(operand in dependent for operand in op.operands()):
+        if any(operand in dependent for operand in op.reads()):
             if op.result not in needed:
                 return op
             dependent.add(op.result)

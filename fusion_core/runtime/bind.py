@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.fx.node import map_arg
 
 from fusion_core.executors.base import Kernel
 from fusion_core.lowering.build import Lowered
@@ -112,8 +113,8 @@ def bind_copy(copy: Node, slot: Slot) -> CopyBack:
 
 def bind_call(node: Node, slot: Slot) -> RunEager:
     """Returns the step that calls the node's operator in eager."""
-    arguments = [_bound(a, slot) for a in node.args]
-    keywords = {name: _bound(a, slot) for name, a in node.kwargs.items()}
+    bound: Any = map_arg((node.args, node.kwargs), lambda n: SlotRef(slot[n]))  # type: ignore[arg-type, return-value]
+    arguments, keywords = bound
     places = tuple((i, a.index) for i, a in enumerate(arguments) if isinstance(a, SlotRef))
     nests = [(i, a) for i, a in enumerate(arguments) if not isinstance(a, SlotRef) and _has_slots(a)]
     named = [(name, a) for name, a in keywords.items() if _has_slots(a)]
@@ -128,19 +129,6 @@ def bind_call(node: Node, slot: Slot) -> RunEager:
         reads=tuple(slot[n] for n in node.all_input_nodes),
         output=slot[node],
     )
-
-
-def _bound(argument: Any, slot: Slot) -> Any:
-    """Returns an argument with slots in the place of nodes, in plain lists and dictionaries."""
-    if isinstance(argument, Node):
-        return SlotRef(slot[argument])
-    if isinstance(argument, list):
-        return [_bound(item, slot) for item in argument]
-    if type(argument) is tuple:
-        return tuple(_bound(item, slot) for item in argument)
-    if isinstance(argument, dict):
-        return {name: _bound(item, slot) for name, item in argument.items()}
-    return argument
 
 
 def _has_slots(argument: Any) -> bool:

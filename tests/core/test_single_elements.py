@@ -88,7 +88,7 @@ def test_optimizer_writes_single_elements_in_place(shape):
     torch.testing.assert_close(ours, theirs)
 
 
-def _program(shape, *, returned=True):
+def _program(shape):
     """The old value of an input leaves beside the write into it."""
     kind = TensorType("f32", shape)
     x, old, new = (Value(i, kind) for i in range(3))
@@ -96,9 +96,7 @@ def _program(shape, *, returned=True):
         Op("add.Tensor", (x, x), (), old, "read.py:1"),
         Op("add.Tensor", (x, Constant.of(1)), (), new, "write.py:2"),
     )
-    return FusionProgram(
-        (Input(x, 0, ""),), ops, (old,) if returned else (), (AliasPair(x, new, "write.py:2"),)
-    )
+    return FusionProgram((Input(x, 0, ""),), ops, (old,), (AliasPair(x, new, "write.py:2"),))
 
 
 def test_size_one_is_no_proof_of_one_kernel():
