@@ -24,7 +24,7 @@ from fusion_core.lowering.packing import Packed, pack
 from fusion_core.lowering.reuse import reuse_buffers
 from fusion_core.lowering.support import WHOLE_GRAPH, Unsupported, refusal
 from fusion_core.options import Options, parse_options
-from fusion_core.overlap import Pattern, address, overlap_pattern
+from fusion_core.overlap import Pattern, addresses_of, overlap_pattern, refuse_freed
 from fusion_core.partition import COPY_, Kinds, partition
 from fusion_core.passes.dce import remove_dead_code
 from fusion_core.passes.drop_identities import drop_identities, once_each
@@ -85,6 +85,7 @@ class CompiledGraph:
         self._places = once_each(module)
         self._repeats = self._places != tuple(range(len(self._places)))
         self._module = module
+        self._resizes = any("resize_storage" in str(node.target) for node in module.graph.nodes)
         self._options = options
         self._record = record
         self._reports: list[GraphReport] = []
@@ -112,7 +113,7 @@ class CompiledGraph:
             return self._module(*arguments)
         if not self._first.written:
             return self._first.call(*arguments)
-        addresses = _addresses(arguments)
+        addresses = addresses_of(arguments)
         if addresses != self._addresses:
             self._current = self._plan_at(tuple(addresses), arguments)
             self._addresses = addresses
@@ -126,6 +127,8 @@ class CompiledGraph:
         known = self._known.get(addresses)
         if known is not None:
             return known
+        if not self._resizes:
+            refuse_freed(arguments, self._first.written)
         pattern = overlap_pattern(arguments, self._first.written)
         plan = self._plan_for(arguments, pattern)
         if not pattern.places:
@@ -192,14 +195,6 @@ class CompiledGraph:
     def fusion_counts(self) -> tuple[int, int]:
         """Regions and distinct compiled programs so far; graphs of backward are compiled late."""
         return count_regions(self._reports), count_kernels(self._reports)
-
-
-def _addresses(arguments: tuple[Any, ...]) -> list[Any]:
-    """Returns where the tensors begin, and other arguments as they are."""
-    try:
-        return [a.data_ptr() for a in arguments]
-    except (AttributeError, RuntimeError):  # sizes among them, or tensors without memory of their own
-        return [address(a) if isinstance(a, Tensor) else a for a in arguments]
 
 
 def _geometry_key(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 FusionError
 |- OptionError        an option or mode that does not exist (user)
+|- InputError         a tensor that was passed has no memory any more (user)
 |- FallbackError      something would run eager under fallback="error" (user)
 |- KernelError        an executor cannot compile or run a program; the region runs eager unless fallback="error"
 |- InternalError      a stage failed (internal: a defect of this package)
@@ -17,6 +18,10 @@ class FusionError(Exception):
 
 class OptionError(FusionError, ValueError):
     """An unknown option, a value of a wrong kind, or a mode that this backend does not have."""
+
+
+class InputError(FusionError, RuntimeError):
+    """A tensor that was passed cannot be computed with; nothing has been written."""
 
 
 class FallbackError(FusionError):

@@ -8,12 +8,14 @@ addresses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+from fusion_core.errors import InputError
 
 # Candidate solutions that numpy may look at before it gives up; beyond it two tensors count as overlapping.
 MAX_WORK = 100_000
@@ -37,6 +39,32 @@ def address(tensor: torch.Tensor) -> int:
         return tensor.data_ptr()
     except RuntimeError:
         return 0
+
+
+def addresses_of(arguments: Sequence[Any]) -> list[Any]:
+    """Returns where the tensors begin, and other arguments as they are."""
+    try:
+        return [a.data_ptr() for a in arguments]
+    except (AttributeError, RuntimeError):  # sizes among them, or tensors without memory of their own
+        return [address(a) if isinstance(a, torch.Tensor) else a for a in arguments]
+
+
+def refuse_freed(arguments: Sequence[Any], written: Collection[int]) -> None:
+    """Raises InputError where the memory of a tensor that is written was given back, which a kernel would not see."""
+    for position, argument in enumerate(arguments):
+        if position not in written or not isinstance(argument, torch.Tensor):
+            continue
+        if (
+            address(argument) == 0
+            and argument.numel()
+            and argument.layout is torch.strided
+            and not argument.untyped_storage().nbytes()
+        ):
+            what = f"{argument.dtype} {tuple(argument.shape)} on {argument.device}"
+            raise InputError(
+                f"input {position} of the compiled graph, {what}, is written, but its storage has 0 bytes: its memory was "
+                "freed. Give it memory again (`untyped_storage().resize_`) before the call. Nothing was written"
+            )
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

@@ -97,6 +97,8 @@ class _NvFuserKernel:
         except RuntimeError as error:
             if "out of memory" in str(error):
                 raise torch.OutOfMemoryError(str(error)) from error
+            if _is_device_lost():
+                raise
             raise KernelError(str(error), self._program) from error
         return results
 
@@ -113,3 +115,14 @@ class _NvFuserKernel:
         """Returns the CUDA code of the kernels that serve these inputs, after a call with them."""
         code: str = self._cache.get_cuda_kernel(self._given(inputs))
         return code
+
+
+def _is_device_lost() -> bool:
+    """True after an error that CUDA reports from then on at every call, as eager would see: no other way to run is left."""
+    if torch.cuda.is_current_stream_capturing():
+        return False  # waiting would spoil the recording, and its maker falls back
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,8 +30,10 @@ class _Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an output comes from: `plain` is the value itself, `argument` and `view` name an argument by position, `copy`
-    a storage of the pool, whose contents are copied out, since the next replay overwrites it.
+    """Where an output comes from: `plain` is the value itself, `argument` and `view` name an argument by position.
+
+    What lies in the pool is copied out, since the next replay overwrites it: `clone` is a tensor that is all of its
+    storage, `copy` names a storage by position that several outputs may show.
     """
 
     kind: str
@@ -43,6 +46,8 @@ class Source:
             return self.value
         if self.kind == "argument":
             return arguments[self.value]
+        if self.kind == "clone":
+            return self.value.clone()
         assert self.geometry is not None
         if self.kind == "copy":
             return self.geometry.of(copies[self.value])
@@ -189,7 +194,32 @@ def _sources(
             place = list(kept).index(storage._cdata)
             geometry = _Geometry(value.dtype, value.size(), value.stride(), int(value.storage_offset()))
             sources.append(Source("copy", place, geometry))
-    return tuple(sources), list(kept.values())
+    return _simplified(sources, values, list(kept.values()))
+
+
+def _simplified(
+    sources: list[Source], values: tuple[Any, ...], kept: list[torch.UntypedStorage]
+) -> tuple[tuple[Source, ...], list[torch.UntypedStorage]]:
+    """Takes outputs that are alone in their storage and fill it out of the storages: cloning them is one call."""
+    shown = Counter(source.value for source in sources if source.kind == "copy")
+    alone = {
+        source.value
+        for source, value in zip(sources, values, strict=True)
+        if source.kind == "copy" and shown[source.value] == 1 and _fills(value, kept[source.value])
+    }
+    rest = [place for place in range(len(kept)) if place not in alone]
+    made: list[Source] = []
+    for source, value in zip(sources, values, strict=True):
+        if source.kind == "copy":
+            place = source.value
+            source = Source("clone", value) if place in alone else replace(source, value=rest.index(place))
+        made.append(source)
+    return tuple(made), [kept[place] for place in rest]
+
+
+def _fills(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+    is_dense = bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
+    return is_dense and not tensor.storage_offset() and tensor.nbytes == storage.nbytes()
 
 
 def _elements_before(argument: torch.Tensor, value: torch.Tensor) -> int:

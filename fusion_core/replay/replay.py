@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from fusion_core.overlap import addresses_of
 from fusion_core.replay.recording import Recorder, Recording, rebased
 from fusion_core.replay.waiting import run_watched
 from fusion_core.runtime.plan import Plan
@@ -47,22 +48,38 @@ class Replay:
         self._misses = 0
         self._last: list[Any] = []
         self._buffers: dict[int, torch.Tensor] = {}
+        self._current: tuple[list[Any], Recording] | None = (
+            None  # the key of the last replay, and what it replayed
+        )
         self.stopped = ""
 
     def run(self, arguments: list[Any]) -> tuple[Any, ...]:
         """Does what `Plan.run` does; takes over the list of arguments."""
         if self.stopped or torch.cuda.is_current_stream_capturing():
             return self._plan.run(arguments)
-        addresses = [a.data_ptr() if isinstance(a, torch.Tensor) else a for a in arguments]
+        addresses = addresses_of(arguments)
+        key = self._key(addresses)
+        if self._current is not None and self._failures == _failures[self._device.index]:
+            known, recording = self._current
+            if key == known:
+                return self._replay(recording, arguments)
+        return self._look_up(arguments, addresses)
+
+    def _look_up(self, arguments: list[Any], addresses: list[Any]) -> tuple[Any, ...]:
         if self._copies and addresses != self._last:
             self._let_move(arguments, addresses)
-        key = self._key(addresses)
         if self._failures != _failures[self._device.index]:
             self._failures = _failures[self._device.index]
             self._recordings.clear()
-        recording = self._recordings.get(key)
+            self._current = None
+        key = self._key(addresses)
+        recording = self._recordings.get(tuple(key))
         if recording is None:
-            return self._run_new(arguments, key)
+            return self._run_new(arguments, tuple(key))
+        self._current = key, recording
+        return self._replay(recording, arguments)
+
+    def _replay(self, recording: Recording, arguments: list[Any]) -> tuple[Any, ...]:
         self._misses = 0
         self._fill_buffers(arguments)
         if torch.cuda.current_device() == self._device.index:
@@ -70,12 +87,17 @@ class Replay:
         with torch.cuda.device(self._device):
             return recording.replay(arguments)
 
-    def _key(self, addresses: list[Any]) -> Key:
+    def _key(self, addresses: list[Any]) -> list[Any]:
         """Addresses and numbers, and the stream, since a recording uses memory that calls on one stream share."""
-        stream = torch.cuda.current_stream(self._device).cuda_stream
-        if not self._buffers:
-            return (stream, *addresses)
-        return (stream, *(None if i in self._buffers else a for i, a in enumerate(addresses)))
+        key = [*addresses, torch.cuda.current_stream(self._device.index).cuda_stream]
+        for position in self._buffers:
+            key[position] = None
+        return key
+
+    def _forget(self) -> None:
+        self._recordings.clear()
+        self._seen.clear()
+        self._current = None
 
     def _run_new(self, arguments: list[Any], key: Key) -> tuple[Any, ...]:
         self._misses += 1
@@ -87,10 +109,11 @@ class Replay:
             if len(self._seen) > MOST_RECORDINGS:
                 self._seen.popitem(last=False)
             return self._run_in_steps(arguments)
-        given = self._fill_buffers(arguments)
+        self._fill_buffers(arguments)
+        given = self._given(arguments)
         try:
             with torch.cuda.device(self._device):
-                recording = self._recorder(key[0]).record(self._plan, given)
+                recording = self._recorder(key[-1]).record(self._plan, given)
         except RuntimeError as error:  # out of memory is one; nothing has run, so nothing is written
             _failures[self._device.index] += 1
             _recorders.clear()
@@ -105,7 +128,8 @@ class Replay:
         """Runs the plan, on the buffers where inputs move: kernels are compiled for where these lie."""
         waits: list[str] = []
         if self._buffers:
-            given = self._fill_buffers(arguments)
+            self._fill_buffers(arguments)
+            given = self._given(arguments)
             values = rebased(run_watched(self._plan, list(given), waits), given, arguments)
         else:
             values = run_watched(
@@ -123,8 +147,7 @@ class Replay:
 
     def _stop(self, reason: str) -> None:
         self.stopped = reason
-        self._recordings.clear()
-        self._seen.clear()
+        self._forget()
         self._buffers.clear()
         if self._copies:
             warnings.warn(
@@ -139,19 +162,18 @@ class Replay:
                 continue
             if isinstance(argument, torch.Tensor) and _is_dense(argument):
                 self._buffers[position] = torch.empty_like(argument, requires_grad=False)
-                self._recordings.clear()
-                self._seen.clear()
+                self._forget()
         self._last = addresses
 
-    def _fill_buffers(self, arguments: list[Any]) -> list[Any]:
-        """Copies moving inputs; returns the arguments with the buffers in their places."""
-        given = list(arguments)
+    def _fill_buffers(self, arguments: list[Any]) -> None:
+        """Copies moving inputs."""
         if self._buffers:
             with torch.no_grad():
                 torch._foreach_copy_(list(self._buffers.values()), [arguments[i] for i in self._buffers])
-            for position, buffer in self._buffers.items():
-                given[position] = buffer
-        return given
+
+    def _given(self, arguments: list[Any]) -> list[Any]:
+        """Returns the arguments with the buffers in their places."""
+        return [self._buffers.get(position, argument) for position, argument in enumerate(arguments)]
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -66,3 +66,36 @@ def test_refused_before_anything_is_written(name):
     with pytest.raises(Exception, match=r"subclass of Tensor|dtype uint8, which nvFuser does not have"):
         fusion_core.compile(lambda t: t.mul_(2), fallback="error")(x)
     assert torch.equal(x, before)
+
+
+def test_memory_that_was_freed():
+    def function(x, y):
+        y.add_(1)
+        x.mul_(2)
+
+    compiled = fusion_core.compile(function)
+    x, y = torch.ones(4), torch.ones(4)
+    compiled(x, y)
+    x.untyped_storage().resize_(0)
+    before = y.clone()
+    with pytest.raises(
+        fusion_core.InputError, match=r"float32 \(4,\) on cpu, is written, but its storage has 0 bytes"
+    ):
+        compiled(x, y)
+    assert torch.equal(y, before)
+    x.untyped_storage().resize_(16)
+    x.fill_(1)
+    compiled(x, y)
+    assert torch.equal(x, torch.full((4,), 2.0))
+
+
+def test_memory_that_the_program_itself_gives():
+    def function(x):
+        x.untyped_storage().resize_(16)
+        return x.fill_(3) + 1
+
+    compiled = fusion_core.compile(function)
+    x = torch.ones(4)
+    for _ in range(3):
+        x.untyped_storage().resize_(0)
+        assert torch.equal(compiled(x), torch.full((4,), 4.0))

@@ -1,0 +1,145 @@
+"""What a step costs the host: microseconds a step, a launch, in nvFuser's `execute`, and above it.
+
+    python benchmarks/host.py [--workloads adam gpt_block llama_decode] [--markdown FILE]
+
+Without replay. `above execute` is what a launch costs beside nvFuser itself: slots, checks, views, results; two readings of
+the clock, about 0.2 us, are in it. `eager` is what the operators that are left to torch cost, with finding their arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from adam import Step, compiled, make_optimizer, write_table
+from workloads import WORKLOADS
+
+from fusion_core.executors.nvfuser import _NvFuserKernel
+from fusion_core.runtime.packed import PackedLaunch
+from fusion_core.runtime.plan import Plan
+from fusion_core.runtime.steps import Launch, RunEager
+
+ROUNDS = 30
+
+
+@dataclass
+class Spent:
+    """Seconds in calls of one kind, and how many there were."""
+
+    seconds: float = 0.0
+    calls: int = 0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `function`, whose time is added up."""
+
+        def timed(*arguments: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                self.seconds += time.perf_counter() - begin
+                self.calls += 1
+
+        return timed
+
+
+def _adam() -> Step:
+    step, _ = compiled(
+        make_optimizer(1, capturable=True, foreach=True), backend="fusion_core", options={"graphs": False}
+    )
+    return step
+
+
+def _model(name: str) -> Step:
+    def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.compile(function, backend="fusion_core", dynamic=False, options={"graphs": False})
+
+    return WORKLOADS[name].build(compile_it, "cuda", small=False)
+
+
+def _seconds_a_step(step: Step) -> float:
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begin)
+        torch.cuda.synchronize()
+    return sorted(times)[ROUNDS // 2]
+
+
+def measure(name: str) -> list[str]:
+    """Returns the cells of the table's row."""
+    step = _adam() if name == "adam" else _model(name)
+    for _ in range(5):
+        step()
+    whole = _seconds_a_step(step)
+    spent = {what: Spent() for what in ("execute", "launch", "packed", "eager", "plan")}
+
+    def call(kernel: Any, inputs: list[torch.Tensor]) -> Any:
+        return spent["execute"].around(kernel._run)(kernel._given(inputs))  # noqa: SLF001 - looks inside
+
+    patches: list[tuple[type, str, Callable[..., Any]]] = [(_NvFuserKernel, "__call__", call)]
+    for kind, what in ((Launch, "launch"), (PackedLaunch, "packed"), (RunEager, "eager"), (Plan, "plan")):
+        patches.append((kind, "run", spent[what].around(kind.run)))
+    originals = [(kind, method, getattr(kind, method)) for kind, method, _ in patches]
+    for kind, method, function in patches:
+        setattr(kind, method, function)
+    try:
+        _seconds_a_step(step)
+    finally:
+        for kind, method, function in originals:
+            setattr(kind, method, function)
+    return [name, f"{whole * 1e6:.0f}", *_cells(spent)]
+
+
+def _cells(spent: dict[str, Spent]) -> list[str]:
+    launches, packed, execute = spent["launch"], spent["packed"], spent["execute"]
+    per_execute = execute.seconds / max(execute.calls, 1)
+    above = launches.seconds / max(launches.calls, 1) - per_execute
+    microseconds = [spent[what].seconds / ROUNDS * 1e6 for what in ("plan", "eager")]
+    return [
+        f"{microseconds[0]:.0f}",
+        f"{launches.calls / ROUNDS:.0f}",
+        f"{per_execute * 1e6:.1f}",
+        f"{above * 1e6:.1f}",
+        f"{spent['eager'].calls / ROUNDS:.0f}",
+        f"{microseconds[1]:.0f}",
+        f"{(packed.seconds / packed.calls * 1e6 if packed.calls else 0):.0f}",
+    ]
+
+
+HEADER = [
+    "workload",
+    "us a step",
+    "us in plans",
+    "launches",
+    "us in execute, each",
+    "us above execute, each",
+    "eager steps",
+    "us in eager steps",
+    "us in the packed launch",
+]
+
+
+def main() -> None:
+    """Measures what is wanted and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--workloads", nargs="*", default=["adam", "gpt_block", "llama_decode"])
+    parser.add_argument("--markdown", type=Path)
+    given = parser.parse_args()
+    rows = []
+    for name in given.workloads:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        rows.append(measure(name))
+    write_table(HEADER, rows, given.markdown)
+
+
+if __name__ == "__main__":
+    main()
