@@ -21,7 +21,6 @@ from workloads import WORKLOADS
 
 from fusion_core.executors.nvfuser import _NvFuserKernel
 from fusion_core.runtime.packed import PackedLaunch
-from fusion_core.runtime.plan import Plan
 from fusion_core.runtime.steps import Launch, RunEager
 
 ROUNDS = 30
@@ -79,13 +78,13 @@ def measure(name: str) -> list[str]:
     for _ in range(5):
         step()
     whole = _seconds_a_step(step)
-    spent = {what: Spent() for what in ("execute", "launch", "packed", "eager", "plan")}
+    spent = {what: Spent() for what in ("execute", "launch", "packed", "eager")}
 
     def call(kernel: Any, inputs: list[torch.Tensor]) -> Any:
         return spent["execute"].around(kernel._run)(kernel._given(inputs))  # noqa: SLF001 - looks inside
 
     patches: list[tuple[type, str, Callable[..., Any]]] = [(_NvFuserKernel, "__call__", call)]
-    for kind, what in ((Launch, "launch"), (PackedLaunch, "packed"), (RunEager, "eager"), (Plan, "plan")):
+    for kind, what in ((Launch, "launch"), (PackedLaunch, "packed"), (RunEager, "eager")):
         patches.append((kind, "run", spent[what].around(kind.run)))
     originals = [(kind, method, getattr(kind, method)) for kind, method, _ in patches]
     for kind, method, function in patches:
@@ -102,14 +101,12 @@ def _cells(spent: dict[str, Spent]) -> list[str]:
     launches, packed, execute = spent["launch"], spent["packed"], spent["execute"]
     per_execute = execute.seconds / max(execute.calls, 1)
     above = launches.seconds / max(launches.calls, 1) - per_execute
-    microseconds = [spent[what].seconds / ROUNDS * 1e6 for what in ("plan", "eager")]
     return [
-        f"{microseconds[0]:.0f}",
         f"{launches.calls / ROUNDS:.0f}",
         f"{per_execute * 1e6:.1f}",
         f"{above * 1e6:.1f}",
         f"{spent['eager'].calls / ROUNDS:.0f}",
-        f"{microseconds[1]:.0f}",
+        f"{spent['eager'].seconds / ROUNDS * 1e6:.0f}",
         f"{(packed.seconds / packed.calls * 1e6 if packed.calls else 0):.0f}",
     ]
 
@@ -117,7 +114,6 @@ def _cells(spent: dict[str, Spent]) -> list[str]:
 HEADER = [
     "workload",
     "us a step",
-    "us in plans",
     "launches",
     "us in execute, each",
     "us above execute, each",

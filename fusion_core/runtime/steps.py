@@ -74,8 +74,9 @@ def lifted_view(missing: int) -> Callable[[torch.Tensor], torch.Tensor]:
 class Inputs:
     """The inputs of one kernel, bound: what the hot path needs of their specifications.
 
-    The views that a kernel gets are kept for as long as the same tensors come, since making them costs more than looking.
-    They keep no memory: when one of the tensor objects goes, so do the views.
+    The views that a kernel gets of the graph's own inputs are kept for as long as the same tensors come, since making them
+    costs more than looking; other values are new at every call. Views keep no memory: when one of the tensor objects goes,
+    so do they.
     """
 
     def __init__(self, specs: tuple[InputSpec, ...]) -> None:
@@ -83,7 +84,7 @@ class Inputs:
         self._checked = tuple((i, spec) for i, spec in enumerate(specs) if not spec.trusted)
         self._views = tuple((i, spec.view) for i, spec in enumerate(specs) if spec.view is not None)
         # without fixed sizes, the same tensor at the same address may come with others
-        self._keeps = all(spec.fixed for spec in specs if spec.view is not None)
+        self._keeps = all(spec.trusted and (spec.fixed or spec.view is None) for spec in specs)
         self._identities: list[int] = []
         self._addresses: list[int] = []
         self._kept: list[tuple[int, torch.Tensor]] = []

@@ -86,8 +86,8 @@ def test_memory_runs_out_while_recording(replays, little_memory, monkeypatch):
     """The pool of the recording needs memory beside what the allocator has cached; the call then runs step by step."""
 
     def function(x):
-        y = x.sin().cumsum(0)
-        x.add_(y.cumsum(1).mean())
+        y = x.cumsum(0)
+        x.mul_(0.5).sub_(y.cumsum(1).mean() * 1e-7)
         return y.mean()
 
     compiled = fusion_core.compile(function, graphs=True)
@@ -97,8 +97,8 @@ def test_memory_runs_out_while_recording(replays, little_memory, monkeypatch):
     torch.cuda.set_per_process_memory_fraction((held + 5 * size * size * 4) / total)
     ours, theirs = torch.ones(size, size, device="cuda") / size, torch.ones(size, size) / size
     for _ in range(4):
-        torch.testing.assert_close(compiled(ours).cpu(), function(theirs), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(compiled(ours).cpu(), function(theirs), rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-6)
     assert not replays
     small = fusion_core.compile(update, graphs=True)
     pair, twin = state(), state()
