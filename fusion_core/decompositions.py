@@ -58,6 +58,7 @@ _OTHER_ROUNDING_ON_CPU = """
     _batch_norm_with_update_functional batch_norm_backward _softmax _log_softmax _softmax_backward_data
     _log_softmax_backward_data binary_cross_entropy binary_cross_entropy_backward soft_margin_loss glu_backward
     mse_loss mse_loss_backward huber_loss huber_loss_backward logit logit_backward special_xlog1py logsumexp
+    nll_loss_forward nll_loss_backward
 """.split()
 
 
