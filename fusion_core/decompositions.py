@@ -78,6 +78,8 @@ def decompositions(*, random: bool = False) -> dict[Any, Callable[..., Any]]:
             table[operator] = _laid_out(decompose, keeps_format=name in _MEMORY_FORMAT)
         if name in _OTHER_ROUNDING or name in _OTHER_ROUNDING_ON_CPU:
             table[operator] = _unless_half(table[operator], only_on_cpu=name in _OTHER_ROUNDING_ON_CPU)
+        if name == "_softmax_backward_data":
+            table[operator] = _unless_cast(table[operator])
     return table
 
 
@@ -94,6 +96,22 @@ def _unless_half(decompose: Callable[..., Any], *, only_on_cpu: bool) -> Callabl
         if is_half and (first.device.type == "cpu" or not only_on_cpu):
             return NotImplemented
         return decompose(*args, **kwargs)
+
+    return run
+
+
+def _unless_cast(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a decomposition that leaves gradients of another dtype than the input's to the kernel, which refuses some."""
+
+    @functools.wraps(decompose)
+    def run(
+        grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype, **kwargs: Any
+    ) -> Any:
+        return (
+            decompose(grad, output, dim, input_dtype, **kwargs)
+            if grad.dtype == input_dtype
+            else NotImplemented
+        )
 
     return run
 

@@ -31,6 +31,19 @@ def test_an_index_of_booleans_stays_eager():
     assert [s.operator for s in told.eager_steps] == ["aten.max.dim"]
 
 
+def test_a_softmax_gradient_in_another_dtype_is_refused_as_in_eager():
+    def function(grad, output, dtype):
+        return torch.ops.aten._softmax_backward_data(grad, output, 0, dtype)
+
+    compiled = fusion_core.compile(function)
+    grad = torch.linspace(-1, 1, 12).reshape(3, 4)
+    given = grad, grad.softmax(0)
+    torch.testing.assert_close(compiled(*given, torch.float32), function(*given, torch.float32))
+    for call in (function, compiled):
+        with pytest.raises(RuntimeError, match="expected scalar type"):
+            call(*given, torch.float16)
+
+
 def test_a_constant_that_is_written_is_made_at_every_call():
     def function(x):
         count = torch.tensor(0.0)
