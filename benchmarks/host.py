@@ -9,20 +9,25 @@ the clock, about 0.2 us, are in it. `eager` is what the operators that are left 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from adam import Step, compiled, make_optimizer, write_table
+from models import ARMS
 from workloads import WORKLOADS
 
 from fusion_core.executors.nvfuser import _NvFuserKernel
 from fusion_core.runtime.packed import PackedLaunch
 from fusion_core.runtime.steps import Launch, RunEager
 
+ARM = "fusion_core_no_graphs"
 ROUNDS = 30
 
 
@@ -54,13 +59,6 @@ def _adam() -> Step:
     return step
 
 
-def _model(name: str) -> Step:
-    def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
-        return torch.compile(function, backend="fusion_core", dynamic=False, options={"graphs": False})
-
-    return WORKLOADS[name].build(compile_it, "cuda", small=False)
-
-
 def _seconds_a_step(step: Step) -> float:
     torch.cuda.synchronize()
     times = []
@@ -69,12 +67,12 @@ def _seconds_a_step(step: Step) -> float:
         step()
         times.append(time.perf_counter() - begin)
         torch.cuda.synchronize()
-    return sorted(times)[ROUNDS // 2]
+    return statistics.median(times)
 
 
 def measure(name: str) -> list[str]:
     """Returns the cells of the table's row."""
-    step = _adam() if name == "adam" else _model(name)
+    step = _adam() if name == "adam" else WORKLOADS[name].build(ARMS[ARM](), "cuda", False)
     for _ in range(5):
         step()
     whole = _seconds_a_step(step)
@@ -83,17 +81,12 @@ def measure(name: str) -> list[str]:
     def call(kernel: Any, inputs: list[torch.Tensor]) -> Any:
         return spent["execute"].around(kernel._run)(kernel._given(inputs))  # noqa: SLF001 - looks inside
 
-    patches: list[tuple[type, str, Callable[..., Any]]] = [(_NvFuserKernel, "__call__", call)]
-    for kind, what in ((Launch, "launch"), (PackedLaunch, "packed"), (RunEager, "eager")):
-        patches.append((kind, "run", spent[what].around(kind.run)))
-    originals = [(kind, method, getattr(kind, method)) for kind, method, _ in patches]
-    for kind, method, function in patches:
-        setattr(kind, method, function)
-    try:
+    with ExitStack() as patched:
+        patched.enter_context(mock.patch.object(_NvFuserKernel, "__call__", call))
+        for kind, what in ((Launch, "launch"), (PackedLaunch, "packed"), (RunEager, "eager")):
+            timed = spent[what].around(kind.run)
+            patched.enter_context(mock.patch.object(kind, "run", timed))
         _seconds_a_step(step)
-    finally:
-        for kind, method, function in originals:
-            setattr(kind, method, function)
     return [name, f"{whole * 1e6:.0f}", *_cells(spent)]
 
 
@@ -126,7 +119,12 @@ HEADER = [
 def main() -> None:
     """Measures what is wanted and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--workloads", nargs="*", default=["adam", "gpt_block", "llama_decode"])
+    parser.add_argument(
+        "--workloads",
+        nargs="*",
+        default=["adam", "gpt_block", "llama_decode"],
+        choices=["adam", *WORKLOADS],
+    )
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
     rows = []

@@ -76,42 +76,41 @@ def decompositions(*, random: bool = False) -> dict[Any, Callable[..., Any]]:
         name = operator.overloadpacket.__name__
         if name in _ROW_MAJOR or name in _MEMORY_FORMAT:
             table[operator] = _laid_out(decompose, keeps_format=name in _MEMORY_FORMAT)
-        if name in _OTHER_ROUNDING or name in _OTHER_ROUNDING_ON_CPU:
-            table[operator] = _unless_half(table[operator], only_on_cpu=name in _OTHER_ROUNDING_ON_CPU)
-        if name == "_softmax_backward_data":
-            table[operator] = _unless_cast(table[operator])
+        for names_left, is_left in _LEFT:
+            if name in names_left:
+                table[operator] = _unless(is_left, table[operator])
     return table
 
 
-_HALF = (torch.float16, torch.bfloat16)
+def _is_half(first: Any, *_args: Any, **_kwargs: Any) -> bool:
+    return isinstance(first, torch.Tensor) and first.dtype in (torch.float16, torch.bfloat16)
 
 
-def _unless_half(decompose: Callable[..., Any], *, only_on_cpu: bool) -> Callable[..., Any]:
-    """Returns a decomposition that leaves tensors of half types to the operator's own kernel."""
+def _is_half_on_cpu(first: Any, *_args: Any, **_kwargs: Any) -> bool:
+    return _is_half(first) and first.device.type == "cpu"
+
+
+def _is_cast(
+    grad: torch.Tensor, _output: torch.Tensor, _dim: int, input_dtype: torch.dtype, **_kwargs: Any
+) -> bool:
+    """True for a gradient of another dtype than the input's, which eager's kernel refuses in part."""
+    return grad.dtype != input_dtype
+
+
+# Calls that are left to the operator's own kernel.
+_LEFT: tuple[tuple[list[str], Callable[..., bool]], ...] = (
+    (_OTHER_ROUNDING, _is_half),
+    (_OTHER_ROUNDING_ON_CPU, _is_half_on_cpu),
+    (["_softmax_backward_data"], _is_cast),
+)
+
+
+def _unless(is_left: Callable[..., bool], decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a decomposition that leaves some calls to the operator's own kernel."""
 
     @functools.wraps(decompose)
     def run(*args: Any, **kwargs: Any) -> Any:
-        first = args[0]
-        is_half = isinstance(first, torch.Tensor) and first.dtype in _HALF
-        if is_half and (first.device.type == "cpu" or not only_on_cpu):
-            return NotImplemented
-        return decompose(*args, **kwargs)
-
-    return run
-
-
-def _unless_cast(decompose: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a decomposition that leaves gradients of another dtype than the input's to the kernel, which refuses some."""
-
-    @functools.wraps(decompose)
-    def run(
-        grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype, **kwargs: Any
-    ) -> Any:
-        return (
-            decompose(grad, output, dim, input_dtype, **kwargs)
-            if grad.dtype == input_dtype
-            else NotImplemented
-        )
+        return NotImplemented if is_left(*args, **kwargs) else decompose(*args, **kwargs)
 
     return run
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -173,6 +173,7 @@ def _sources(
 ) -> tuple[tuple[Source, ...], list[torch.UntypedStorage]]:
     """Returns for each output where it comes from, and the storages of the pool that have to be copied out."""
     owners = {a.untyped_storage()._cdata: i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
+    shown = Counter(v.untyped_storage()._cdata for v in values if isinstance(v, torch.Tensor))
     kept: dict[int, torch.UntypedStorage] = {}
     sources: list[Source] = []
     for value in values:
@@ -189,37 +190,24 @@ def _sources(
             sources.append(
                 Source("view", owner, _Geometry(value.dtype, value.size(), value.stride(), offset))
             )
+        elif shown[storage._cdata] == 1 and _fills_its_storage(value):
+            sources.append(Source("clone", value))  # one call does what takes five for a storage
         else:
             kept.setdefault(storage._cdata, storage)
             place = list(kept).index(storage._cdata)
             geometry = _Geometry(value.dtype, value.size(), value.stride(), int(value.storage_offset()))
             sources.append(Source("copy", place, geometry))
-    return _simplified(sources, values, list(kept.values()))
+    return tuple(sources), list(kept.values())
 
 
-def _simplified(
-    sources: list[Source], values: tuple[Any, ...], kept: list[torch.UntypedStorage]
-) -> tuple[tuple[Source, ...], list[torch.UntypedStorage]]:
-    """Takes outputs that are alone in their storage and fill it out of the storages: cloning them is one call."""
-    shown = Counter(source.value for source in sources if source.kind == "copy")
-    alone = {
-        source.value
-        for source, value in zip(sources, values, strict=True)
-        if source.kind == "copy" and shown[source.value] == 1 and _fills(value, kept[source.value])
-    }
-    rest = [place for place in range(len(kept)) if place not in alone]
-    made: list[Source] = []
-    for source, value in zip(sources, values, strict=True):
-        if source.kind == "copy":
-            place = source.value
-            source = Source("clone", value) if place in alone else replace(source, value=rest.index(place))
-        made.append(source)
-    return tuple(made), [kept[place] for place in rest]
+def is_dense(tensor: torch.Tensor) -> bool:
+    """True where each element between the first and the last belongs to the tensor, once."""
+    return tensor.layout is torch.strided and torch.ops.aten.is_non_overlapping_and_dense(tensor)
 
 
-def _fills(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
-    is_dense = bool(torch.ops.aten.is_non_overlapping_and_dense(tensor))
-    return is_dense and not tensor.storage_offset() and tensor.nbytes == storage.nbytes()
+def _fills_its_storage(tensor: torch.Tensor) -> bool:
+    whole = not tensor.storage_offset() and tensor.nbytes == tensor.untyped_storage().nbytes()
+    return whole and is_dense(tensor)
 
 
 def _elements_before(argument: torch.Tensor, value: torch.Tensor) -> int:

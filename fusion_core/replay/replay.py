@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from fusion_core.overlap import addresses_of
-from fusion_core.replay.recording import Recorder, Recording, rebased
+from fusion_core.replay.recording import Recorder, Recording, is_dense, rebased
 from fusion_core.replay.waiting import run_watched
 from fusion_core.runtime.plan import Plan
 
@@ -48,9 +48,7 @@ class Replay:
         self._misses = 0
         self._last: list[Any] = []
         self._buffers: dict[int, torch.Tensor] = {}
-        self._current: tuple[list[Any], Recording] | None = (
-            None  # the key of the last replay, and what it replayed
-        )
+        self._current: tuple[list[Any], Recording] | None = None  # the last replay, with its key
         self.stopped = ""
 
     def run(self, arguments: list[Any]) -> tuple[Any, ...]:
@@ -160,7 +158,7 @@ class Replay:
             argument = arguments[position]
             if now == before or position in self._written or position in self._buffers:
                 continue
-            if isinstance(argument, torch.Tensor) and _is_dense(argument):
+            if isinstance(argument, torch.Tensor) and is_dense(argument):
                 self._buffers[position] = torch.empty_like(argument, requires_grad=False)
                 self._forget()
         self._last = addresses
@@ -174,7 +172,3 @@ class Replay:
     def _given(self, arguments: list[Any]) -> list[Any]:
         """Returns the arguments with the buffers in their places."""
         return [self._buffers.get(position, argument) for position, argument in enumerate(arguments)]
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and torch.ops.aten.is_non_overlapping_and_dense(tensor)

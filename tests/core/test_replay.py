@@ -8,6 +8,7 @@ import fusion_core
 from fusion_core import explain
 from fusion_core.replay.concurrency import Grouping
 from fusion_core.replay.obstacle import obstacle
+from fusion_core.replay.recording import _sources
 from fusion_core.runtime.steps import Free, Inputs, InputSpec, Launch, RunEager
 
 
@@ -180,3 +181,20 @@ def test_the_steps_of_a_plan_tell_what_they_write():
         fusion_core.compile(update)(torch.ones(3), torch.ones(3), torch.ones(3))
     assert len(set().union(*(names for _, names in seen))) == 2
     assert any(step.reduces for step, _ in seen)
+
+
+def test_what_a_recording_returns_is_copied_as_it_shows_memory():
+    x, y = torch.arange(12.0).reshape(3, 4), torch.arange(6.0)
+    alone, part, both = (x + 1).t(), (x + 2)[1:], x + 3
+    values = alone, part, both, both.view(-1), x[1:], y, 7
+    sources, storages = _sources(values, [x, y])
+    assert [s.kind for s in sources] == ["clone", "copy", "copy", "copy", "view", "argument", "plain"]
+    copies = [s.clone() for s in storages]
+    made = [s.make([x, y], copies) for s in sources]
+    for found, expected in zip(made[:-1], values[:-1], strict=True):
+        assert torch.equal(found, expected)
+        assert (found.stride(), found.storage_offset()) == (expected.stride(), expected.storage_offset())
+    starts = [t.untyped_storage().data_ptr() for t in made[:-1]]
+    assert starts[2] == starts[3]
+    assert starts[4:] == [x.data_ptr(), y.data_ptr()]
+    assert not set(starts[:4]) & {t.untyped_storage().data_ptr() for t in values[:-1]}

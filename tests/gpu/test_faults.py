@@ -9,37 +9,22 @@ import pytest
 import torch
 
 import fusion_core
-from fusion_core.replay import obstacle
-from fusion_core.replay.recording import Recording
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def replays(monkeypatch):
-    """A list that grows with each replay."""
-    seen = []
-    original = Recording.replay
+def memory():
+    """A function that leaves the allocator so many bytes more than it holds."""
 
-    def counted(recording, arguments):
-        seen.append(recording)
-        return original(recording, arguments)
+    def leave(more_bytes):
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        total_bytes = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + more_bytes) / total_bytes)
 
-    monkeypatch.setattr(Recording, "replay", counted)
-    monkeypatch.setattr(obstacle, "FEWEST_STEPS", 1)
-    torch._dynamo.reset()
-    return seen
-
-
-@pytest.fixture
-def little_memory():
-    """Leaves the allocator 64 MiB more than it holds."""
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**26) / total)
-    yield
+    yield leave
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
@@ -58,7 +43,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-def test_out_of_memory_in_a_step(little_memory, graphs):
+def test_out_of_memory_in_a_step(memory, graphs):
     """The write of the first line has happened or has not; afterwards the same function works."""
 
     def function(x, big):
@@ -66,6 +51,7 @@ def test_out_of_memory_in_a_step(little_memory, graphs):
         y = torch.empty(big.shape[0], 2**16, device="cuda").fill_(0.5).cumsum(0)
         return y.sum(0) + x.sum()
 
+    memory(2**26)
     compiled = fusion_core.compile(function, graphs=graphs, dynamic=True)
     ours, theirs = state(1), state(1)
     small, large = torch.ones(8, device="cuda"), torch.ones(10**5, device="cuda")
@@ -82,7 +68,7 @@ def test_out_of_memory_in_a_step(little_memory, graphs):
 
 
 @pytest.mark.filterwarnings("ignore:graphs=True. a plan is no longer replayed:RuntimeWarning")
-def test_memory_runs_out_while_recording(replays, little_memory, monkeypatch):
+def test_memory_runs_out_while_recording(replays, memory):
     """The pool of the recording needs memory beside what the allocator has cached; the call then runs step by step."""
 
     def function(x):
@@ -91,10 +77,8 @@ def test_memory_runs_out_while_recording(replays, little_memory, monkeypatch):
         return y.mean()
 
     compiled = fusion_core.compile(function, graphs=True)
-    size = 3 * 2**10  # three tensors of 36 MiB do not fit twice
-    held = torch.cuda.memory_reserved()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((held + 5 * size * size * 4) / total)
+    size = 3 * 2**10  # 36 MiB a tensor: what a call needs does not fit twice
+    memory(5 * size * size * 4)
     ours, theirs = torch.ones(size, size, device="cuda") / size, torch.ones(size, size) / size
     for _ in range(4):
         torch.testing.assert_close(compiled(ours).cpu(), function(theirs), rtol=1e-3, atol=1e-6)

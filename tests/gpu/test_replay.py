@@ -6,26 +6,10 @@ import pytest
 import torch
 
 import fusion_core
-from fusion_core.replay import obstacle, replay
-from fusion_core.replay.recording import Recorder, Recording
+from fusion_core.replay import replay
+from fusion_core.replay.recording import Recorder
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture
-def replays(monkeypatch):
-    """A list that grows with each replay."""
-    seen = []
-    original = Recording.replay
-
-    def counted(recording, arguments):
-        seen.append(recording)
-        return original(recording, arguments)
-
-    monkeypatch.setattr(Recording, "replay", counted)
-    monkeypatch.setattr(obstacle, "FEWEST_STEPS", 1)
-    torch._dynamo.reset()
-    return seen
 
 
 def same(found, expected):
