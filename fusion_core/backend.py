@@ -41,6 +41,7 @@ from fusion_core.replay.obstacle import obstacle
 from fusion_core.replay.replay import Replay
 from fusion_core.runtime.plan import Plan, build_plan
 from fusion_core.runtime.steps import Free
+from fusion_core.runtime.tangents import with_traced_bits
 
 Record = Callable[[GraphReport], None]
 Run = Callable[[list[Any]], Any]
@@ -257,6 +258,8 @@ def compile_graph(
     run: Run = plan.run if not_replayed else _replay(graph, facts, plan, options).run
     if watch is not None:
         run = watch(captured, graph, plan)
+    if captured.kind == "backward":
+        run = with_traced_bits(run, graph)
     return run, GraphReport(
         captured.kind, components, eager, tuple(clock.seconds), tuple(used), shared, not_replayed
     )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PROMOTION
+from torch._prims_common import get_computation_dtype
 from torch._prims_common.wrappers import elementwise_type_promotion_wrapper
 
 aten = torch.ops.aten
@@ -69,6 +70,14 @@ def _repeat(a: Tensor, repeats: Sequence[int]) -> Tensor:
     wanted = [size for pair in zip(repeats, shape, strict=True) for size in pair]
     tiled = a.reshape(spread).expand(wanted).clone(memory_format=torch.contiguous_format)
     return tiled.reshape([r * n for r, n in zip(repeats, shape, strict=True)])
+
+
+def _softmax_backward(grad: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Tensor:
+    """The gradient of softmax as eager's CUDA kernels make it: of the product rounded to its dtype."""
+    computed = get_computation_dtype(output.dtype)
+    product = (grad * output).to(computed)
+    whole = torch.sum(product, dim=dim, keepdim=True)
+    return (product - output.to(computed) * whole).to(input_dtype).contiguous()
 
 
 _COUNTED = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
@@ -133,6 +142,7 @@ TABLE: dict[Any, Callable[..., Any]] = {
     aten.ldexp.Tensor: _ldexp,
     aten.round.decimals: _round_decimals,
     aten.repeat.default: _repeat,
+    aten._softmax_backward_data.default: _softmax_backward,  # noqa: SLF001 - the operator's name
     aten.max.dim: _extreme_and_index(largest=True),
     aten.min.dim: _extreme_and_index(largest=False),
     aten.argmax.default: _index_of_extreme(largest=True),

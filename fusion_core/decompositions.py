@@ -22,7 +22,7 @@ _NAMES = """
     native_batch_norm_backward _native_batch_norm_legit _native_batch_norm_legit_functional
     _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional batch_norm_backward
     cudnn_batch_norm cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward _softmax _log_softmax
-    _softmax_backward_data _log_softmax_backward_data logsumexp native_dropout_backward nll_loss_forward nll_loss_backward
+    _log_softmax_backward_data logsumexp native_dropout_backward nll_loss_forward nll_loss_backward
     mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy
     binary_cross_entropy_backward soft_margin_loss std std_mean linalg_vector_norm norm elu elu_backward softplus
     softplus_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward mish mish_backward
