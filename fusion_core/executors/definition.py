@@ -239,10 +239,19 @@ class Definition:
     def reduce(self, op: Op) -> Any:
         """Sums and their kin, in the type in which the result is computed."""
         value, dims = op.operands()[0], list(_dims(op))
-        keywords = {k: _constant(a) for k, a in op.keywords}
-        keepdim, o = bool(keywords["keepdim"]), self._ops
         if not dims:
-            return o.set(self._tensor(value))
+            return self._ops.set(self._tensor(value))
+        keepdim = bool(_constant(dict(op.keywords)["keepdim"]))
+        single = _single_dims(value.type.shape, dims)
+        result = self._reduced(op, sorted([*dims, *single]), keepdim=keepdim)
+        if keepdim or not single:
+            return result
+        return self._ops.broadcast(
+            result, [d in single for d in range(len(value.type.shape)) if d not in dims]
+        )
+
+    def _reduced(self, op: Op, dims: list[int], *, keepdim: bool) -> Any:
+        value, o = op.operands()[0], self._ops
         if op.name in ("any", "all"):
             truth = o.cast(o.ne(self._tensor(value), 0), self._type("Int32"))
             return (o.max if op.name == "any" else o.min)(truth, dims, keepdim)
@@ -250,7 +259,7 @@ class Definition:
             Operand(self._tensor(value), value.type.dtype, is_tensor=True), computing(op.result.type.dtype)
         )
         if op.name == "var":
-            return o.var(tensor.handle, dims, int(keywords["correction"]), keepdim)
+            return o.var(tensor.handle, dims, int(_constant(dict(op.keywords)["correction"])), keepdim)
         if op.name == "mean":
             return o.truediv(o.sum(tensor.handle, dims, keepdim), self._count(value, dims))
         return getattr(o, {"amax": "max", "amin": "min"}.get(op.name, op.name))(tensor.handle, dims, keepdim)
@@ -267,6 +276,17 @@ class Definition:
         if count is None:
             return float(known)
         return self._ops.cast(count if known == 1 else self._ops.mul(count, known), self._type("Double"))
+
+
+def _single_dims(shape: tuple[int | str, ...], reduced: list[int]) -> list[int]:
+    """Returns the dimensions of size 1 that a reduction keeps beside others; it may as well reduce them.
+
+    nvFuser 0.2.36 (seen on an H200) merges the kept dimensions; where one of them has size 1 and two operands are broadcast
+    into the result, it takes the merged one for a single element and writes the first row only.
+    """
+    kept = [d for d in range(len(shape)) if d not in reduced]
+    single = [d for d in kept if shape[d] == 1]
+    return single if len(single) < len(kept) else []
 
 
 _MOVES: dict[str, Any] = {
