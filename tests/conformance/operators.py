@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from opinfo_cases import OPS
-from opinfo_known import TOLERANCES
+from opinfo_known import TOLERANCES, TOLERANCES_CUDA
 
 from fusion_core import composed
 from fusion_core.decompositions import decompositions
@@ -87,9 +87,10 @@ def _eager(survey: list[dict]) -> Iterator[str]:
 
 
 def _tolerances() -> Iterator[str]:
-    yield "| cases | relative | absolute | reason |\n|---|---|---|---|"
-    for key, (rtol, atol, reason) in TOLERANCES.items():
-        yield f"| `{key}` | {rtol:g} | {atol:g} | {reason} |"
+    yield "| cases | device | relative | absolute | reason |\n|---|---|---|---|---|"
+    for device, table in (("any", TOLERANCES), ("CUDA", TOLERANCES_CUDA)):
+        for key, (rtol, atol, reason) in table.items():
+            yield f"| `{key}` | {device} | {rtol:g} | {atol:g} | {reason} |"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 import torch
-from opinfo_known import TOLERANCES
+from opinfo_known import tolerance
 
 from pytest_fusealias.build import Program, ProgramError
 from pytest_fusealias.check import check
@@ -78,7 +78,7 @@ def _judge_one(case: Case, device: str, result: Result) -> None:
 
 
 def _verdict(case: Case, device: str, backend: str) -> Verdict | str:
-    rtol, atol = next((t[:2] for key, t in TOLERANCES.items() if case.key.startswith(key)), (None, None))
+    rtol, atol = tolerance(case.key, device)
     spec = Spec(
         backend=backend,
         device=device,

@@ -17,6 +17,42 @@ TOLERANCES: dict[str, tuple[float, float, str]] = {
     "atanh/float32/train/": (1e-5, 1e-5, _NEAR_ONE),
 }
 
+# The same on CUDA only. The errors named are against float64, of the same samples on an H200.
+_SUMS = "gradients of weights are sums that cancel; eager is off by up to 3.9e-2, the kernels by 3.0e-2, mostly by less than eager"
+_HINGE = (
+    "the margin less numbers of up to 16, each rounded to 0.06; eager is off by 8.4e-2, the kernels by 4.1e-2"
+)
+_REFLECTIONS = "a chain of reflections whose gradients cancel: both are off by up to 1.2e-2 of 1.1e3"
+TOLERANCES_CUDA: dict[str, tuple[float, float, str]] = {
+    **{
+        f"{name}/bfloat16/train/": (1.6e-2, 6e-2, _SUMS)
+        for name in (
+            "native_batch_norm",
+            "nn_functional_batch_norm",
+            "_native_batch_norm_legit",
+            "_batch_norm_with_update",
+            "nn_functional_instance_norm",
+        )
+    },
+    "nn_functional_hinge_embedding_loss/bfloat16/train/": (1.6e-2, 6.3e-2, _HINGE),
+    "nn_functional_max_pool3d/bfloat16/train/": (
+        1.6e-2,
+        2e-2,
+        "windows add to one element in any order; eager is off by 4.0e-2, the backend by 2.3e-2",
+    ),
+    "nn_functional_normalize/bfloat16/train/": (3.2e-2, 1e-5, "both are off by 14 of 2.6e3"),
+    "tanh/bfloat16/train/": (1.6e-2, 4e-3, "1 - y * y cancels near 1: both are off by 7.6e-3"),
+    "logsumexp/bfloat16/train/": (1.6e-2, 2e-3, "both are off by 1e-2"),
+    "linalg_householder_product/float32/train/": (1e-4, 1e-3, _REFLECTIONS),
+}
+
+
+def tolerance(key: str, device: str) -> tuple[float | None, float | None]:
+    """Returns the tolerances of a case, None where torch's apply."""
+    table = TOLERANCES | TOLERANCES_CUDA if device == "cuda" else TOLERANCES
+    return next((t[:2] for prefix, t in table.items() if key.startswith(prefix)), (None, None))
+
+
 # The same for modules and optimizers, by the whole key.
 _MARGIN = "torch's shape function of multilabel_margin_loss gives (1,) for one sample without reduction; eager gives ()"
 KNOWN_MODULES: dict[str, str] = {
