@@ -22,7 +22,7 @@ _SUMS = "gradients of weights are sums that cancel; eager is off by up to 3.9e-2
 _HINGE = (
     "the margin less numbers of up to 16, each rounded to 0.06; eager is off by 8.4e-2, the kernels by 4.1e-2"
 )
-_REFLECTIONS = "a chain of reflections whose gradients cancel: both are off by up to 1.2e-2 of 1.1e3"
+_REFLECTIONS = "a chain of reflections whose gradients cancel; eager is off by up to 4.8e-3, the backend by 1.2e-2, of 1.1e3"
 TOLERANCES_CUDA: dict[str, tuple[float, float, str]] = {
     **{
         f"{name}/bfloat16/train/": (1.6e-2, 6e-2, _SUMS)
