@@ -91,10 +91,10 @@ def _is_half_on_cpu(first: Any, *_args: Any, **_kwargs: Any) -> bool:
 
 
 def _is_cast(
-    grad: torch.Tensor, _output: torch.Tensor, _dim: int, input_dtype: torch.dtype, **_kwargs: Any
+    grad: torch.Tensor, output: torch.Tensor, _dim: int, input_dtype: torch.dtype, **_kwargs: Any
 ) -> bool:
-    """True for a gradient of another dtype than the input's, which eager's kernel refuses in part."""
-    return grad.dtype != input_dtype
+    """True for a gradient of another dtype than the input or the result, which eager's kernel refuses in part."""
+    return grad.dtype != input_dtype or grad.dtype != output.dtype
 
 
 # Calls that are left to the operator's own kernel.

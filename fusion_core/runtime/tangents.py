@@ -42,10 +42,13 @@ def _expected(graph: Graph) -> Iterator[tuple[int, bool, bool]]:
 
 
 def with_bits(tensor: Tensor, *, is_conj: bool, is_neg: bool) -> Tensor:
-    """Returns a tensor of the same values whose memory holds their conjugates or negatives, as told."""
-    plain = tensor.resolve_conj().resolve_neg()
+    """Returns a tensor of the same values and strides whose memory holds their conjugates or negatives, as told."""
+    shape, strides = tensor.shape, tensor.stride()
+    if not tensor.is_contiguous() and 0 in strides:
+        strides = torch.empty_like(tensor, device="meta").stride()  # an expanded one cannot be written
+    made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
     if is_conj:
-        plain = plain.conj().resolve_conj().conj()
+        made = made.conj()
     if is_neg:
-        plain = torch._neg_view(plain.neg())  # noqa: SLF001 - torch has no public name for it
-    return plain
+        made = torch._neg_view(made)  # noqa: SLF001 - torch has no public name for it
+    return made.copy_(tensor.detach())

@@ -24,7 +24,10 @@ def case_of(key: str) -> Case:
     return Case(op, getattr(torch, dtype), form, first, first + 1)
 
 
-def results(function: Any, sample: tuple[Any, ...], *, double: bool) -> list[torch.Tensor | None]:
+Results = list[torch.Tensor | None]
+
+
+def results(function: Any, sample: tuple[Any, ...], dtype: torch.dtype, *, double: bool) -> Results:
     """Returns what the function gives for copies of the sample, and the gradients of its inputs."""
     leaves = []
 
@@ -32,7 +35,10 @@ def results(function: Any, sample: tuple[Any, ...], *, double: bool) -> list[tor
         if not isinstance(value, torch.Tensor):
             return value
         copy = value.detach().clone()
-        copy = copy.double() if double and copy.dtype.is_floating_point else copy
+        if double and copy.dtype.is_complex:
+            copy = copy.to(torch.complex128)
+        elif double and copy.dtype.is_floating_point:
+            copy = copy.double()
         if value.requires_grad:
             leaves.append(copy.requires_grad_())
         return copy
@@ -40,7 +46,6 @@ def results(function: Any, sample: tuple[Any, ...], *, double: bool) -> list[tor
     first, args, kwargs = pytree.tree_map(copied, sample)
     found = [t for t in pytree.tree_leaves(function(first, *args, **kwargs)) if isinstance(t, torch.Tensor)]
     roots = [t for t in found if t.requires_grad]
-    dtype = sample[0].dtype
     generator = torch.Generator().manual_seed(1)
     cotangents = [torch.randn(t.shape, generator=generator).to(t.device, dtype).to(t.dtype) for t in roots]
     if roots:
@@ -48,11 +53,16 @@ def results(function: Any, sample: tuple[Any, ...], *, double: bool) -> list[tor
     return [t.detach() for t in found] + [leaf.grad for leaf in leaves]
 
 
-def _errors(found: list[torch.Tensor | None], exact: list[torch.Tensor | None]) -> str:
-    pairs = zip(found, exact, strict=True)
-    return " ".join(
-        "-" if a is None or b is None else f"{(a.double() - b).abs().max():.1e}" for a, b in pairs
-    )
+def _errors(found: Results, exact: Results) -> str:
+    return " ".join(_error(a, b) for a, b in zip(found, exact, strict=True))
+
+
+def _error(a: torch.Tensor | None, b: torch.Tensor | None) -> str:
+    """Returns the largest error, and `-` where there is nothing to measure."""
+    if a is None or b is None or not b.numel() or not (b.dtype.is_floating_point or b.dtype.is_complex):
+        return "-"
+    wide = a.to(b.dtype)
+    return f"{torch.where(wide == b, 0, (wide - b).abs()).max():.1e}"
 
 
 def main() -> None:
@@ -70,10 +80,11 @@ def main() -> None:
         torch._dynamo.reset()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            eager = results(function, sample, double=False)
-            ours = results(torch.compile(function, backend="fusion_core"), sample, double=False)
-            exact = results(function, sample, double=True)
-        scale = " ".join("-" if t is None else f"{t.abs().max():.1e}" for t in exact)
+            eager = results(function, sample, case.dtype, double=False)
+            compiled = torch.compile(function, backend="fusion_core")
+            ours = results(compiled, sample, case.dtype, double=False)
+            exact = results(function, sample, case.dtype, double=True)
+        scale = _errors([None if t is None else torch.zeros_like(t) for t in exact], exact)
         sys.stdout.write(
             f"{key}: eager {_errors(eager, exact)}; fusion_core {_errors(ours, exact)}; of {scale}\n"
         )

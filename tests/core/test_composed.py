@@ -9,6 +9,7 @@ from test_rows import assert_same, compare
 
 import fusion_core
 from fusion_core import explain
+from fusion_core.composed import TABLE
 
 VIEWS_ALONE = {"max_dim_no_dimensions"}  # its index is a constant, which a fill makes
 
@@ -42,6 +43,20 @@ def test_a_softmax_gradient_in_another_dtype_is_refused_as_in_eager():
     for call in (function, compiled):
         with pytest.raises(RuntimeError, match="expected scalar type"):
             call(*given, torch.float16)
+        with pytest.raises(RuntimeError, match="expected scalar type"):
+            call(grad, given[1].double(), torch.float32)
+
+
+def test_a_softmax_gradient_is_of_the_product_rounded_to_its_dtype():
+    """As eager's CUDA kernels make it; the CPU's keep half types, so that the decomposition is called by itself."""
+    grad, output = torch.linspace(-1, 1, 48).reshape(4, 12).bfloat16(), torch.rand(4, 12).bfloat16()
+    product = (grad * output).float()
+    expected = (product - output.float() * product.sum(1, keepdim=True)).bfloat16()
+    decompose = TABLE[torch.ops.aten._softmax_backward_data.default]
+    assert torch.equal(decompose(grad, output, 1, torch.bfloat16), expected)
+    unrounded = (grad.float() * output.float()).float()
+    other = (unrounded - output.float() * unrounded.sum(1, keepdim=True)).bfloat16()
+    assert not torch.equal(expected, other)
 
 
 def test_a_constant_that_is_written_is_made_at_every_call():

@@ -24,11 +24,15 @@ def test_a_tangent_with_a_conj_bit_that_was_not_traced():
     torch.testing.assert_close(grads[1], grads[0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("given", [VALUES, VALUES.conj()], ids=["plain", "conj"])
+SEVERAL = [VALUES, VALUES.conj(), VALUES[::2].conj(), VALUES[:1].conj().expand(3)]
+
+
+@pytest.mark.parametrize("given", SEVERAL, ids=["plain", "conj", "gapped", "expanded"])
 @pytest.mark.parametrize("is_conj", [False, True])
 def test_conj_bit_and_values(given, is_conj):
     found = with_bits(given, is_conj=is_conj, is_neg=False)
     assert found.is_conj() is is_conj
+    assert found.stride() == ((1,) if given.stride() == (0,) else given.stride())
     torch.testing.assert_close(found.resolve_conj(), given.resolve_conj(), rtol=0, atol=0)
 
 

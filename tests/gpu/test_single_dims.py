@@ -21,16 +21,21 @@ REDUCTIONS = {
 
 
 def shapes(seed):
-    """Returns the sizes of a tensor, the dimensions reduced, and those over which two others are broadcast."""
+    """Returns the sizes of a tensor, the dimensions reduced, and the sizes of two others that are broadcast into it.
+
+    One dimension of size 1 is kept beside another one, along which the second of the two is broadcast; the first is broadcast
+    along those that are reduced.
+    """
     chosen = random.Random(seed)
     rank = chosen.choice([3, 4, 4, 5])
-    sizes = [chosen.choice([1, 1, 2, 5, 33]) for _ in range(rank)]
-    reduced = sorted(chosen.sample(range(rank), chosen.randint(1, rank - 1)))
+    sizes = [chosen.choice([1, 2, 5, 33]) for _ in range(rank)]
+    reduced = sorted(chosen.sample(range(rank), chosen.randint(1, rank - 2)))
     kept = [d for d in range(rank) if d not in reduced]
-    sizes[chosen.choice(kept)], sizes[chosen.choice(reduced)] = 33, 5
+    long, single = chosen.sample(kept, 2)
+    sizes[long], sizes[single], sizes[chosen.choice(reduced)] = 33, 1, 5
     first = [n for d, n in enumerate(sizes) if d in kept and n > 1]
-    second = [1 if d in kept and chosen.random() < 0.7 else n for d, n in enumerate(sizes)]
-    while second and second[0] == 1:
+    second = [1 if d == long or (d in kept and chosen.random() < 0.7) else n for d, n in enumerate(sizes)]
+    while second[0] == 1:
         second.pop(0)
     return sizes, reduced, first, second
 
