@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,6 +119,18 @@ def stream_ms(step: Step, rounds: int = 5, steps: int = 20) -> float:
     return statistics.median(times)
 
 
+def parser_of(doc: str | None, **choices: Iterable[str]) -> argparse.ArgumentParser:
+    """Returns the arguments of a benchmark of `arms` on other named things, each pair in a process of its own (`--one`)."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0] if doc else "")
+    for name, known in choices.items():
+        parser.add_argument(f"--{name}", nargs="*", default=list(known), choices=list(known))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="sizes for a look whether all of it runs")
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    return parser
+
+
 def write_table(header: list[str], rows: list[list[str]], path: Path | None) -> None:
     """Prints a markdown table under the machine's versions, and writes it to `path`."""
     lines = [" | ".join(cells) for cells in (header, ["---"] * len(header), *rows)]
@@ -130,12 +142,12 @@ def write_table(header: list[str], rows: list[list[str]], path: Path | None) -> 
         path.write_text(table)
 
 
-def floor_ms(parameters: int) -> float:
-    """Returns the time of moving 28 bytes a parameter at the bandwidth of a large copy."""
+def floor_ms(moved_bytes: int) -> float:
+    """Returns the time of moving so many bytes at the bandwidth of a large copy."""
     source = torch.randn(1 << 28, device="cuda")
     target = torch.empty_like(source)
     milliseconds, _ = median_ms(lambda: target.copy_(source))
-    return 28 * parameters / (2 * source.nbytes / milliseconds)
+    return moved_bytes / (2 * source.nbytes / milliseconds)
 
 
 def captured(step: Step) -> Step:
@@ -231,7 +243,7 @@ def measure(arm: str, scale: int) -> Row:
     milliseconds, host = median_ms(step)
     in_a_row = stream_ms(step)
     count = sum(torch.Size(s).numel() for s in gpt2_small_shapes() * scale)
-    return Row(arm, 148 * scale, seconds, milliseconds, in_a_row, floor_ms(count), host, notes)
+    return Row(arm, 148 * scale, seconds, milliseconds, in_a_row, floor_ms(28 * count), host, notes)
 
 
 def run_apart(script: str, *arguments: str) -> tuple[dict[str, Any] | None, str]:

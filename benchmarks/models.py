@@ -15,11 +15,10 @@ import json
 import math
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from adam import median_ms, run_apart, stream_ms, write_table
+from adam import median_ms, parser_of, run_apart, stream_ms, write_table
 from workloads import WORKLOADS, Compile, Step
 
 STEPS = 20
@@ -152,14 +151,7 @@ HEADER = [
 
 def main() -> None:
     """Measures what is wanted and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--workloads", nargs="*", default=list(WORKLOADS), choices=list(WORKLOADS))
-    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--small", action="store_true", help="sizes for a look whether all of it runs")
-    parser.add_argument("--markdown", type=Path)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parser_of(__doc__, workloads=WORKLOADS, arms=ARMS).parse_args()
     if given.one:
         print(json.dumps(asdict(measure(*given.one, given.device, small=given.small))))
         return

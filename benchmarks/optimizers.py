@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from adam import gpt2_small_shapes, median_ms, run_apart, stream_ms, write_table
+from adam import floor_ms, gpt2_small_shapes, median_ms, parser_of, run_apart, stream_ms, write_table
 
 import fusion_core
 
@@ -116,18 +116,14 @@ def measure(name: str, arm: str, given: argparse.Namespace) -> Row:
         with _alone(given.lock):
             row.alone_ms, row.host_us = median_ms(step)
             row.stream_ms = stream_ms(step)
-            row.floor_ms = _floor_ms(optimizer)
+            row.floor_ms = floor_ms(_moved_bytes(optimizer))
     return row
 
 
-def _floor_ms(optimizer: torch.optim.Optimizer) -> float:
-    source = torch.randn(1 << 28, device="cuda")
-    target = torch.empty_like(source)
-    milliseconds, _ = median_ms(lambda: target.copy_(source))
+def _moved_bytes(optimizer: torch.optim.Optimizer) -> int:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
-    moved = sum(3 * p.nbytes for p in parameters) + sum(2 * t.nbytes for t in state)
-    return milliseconds * moved / (2 * source.nbytes)
+    return sum(3 * p.nbytes for p in parameters) + sum(2 * t.nbytes for t in state)
 
 
 @contextmanager
@@ -162,14 +158,8 @@ HEADER = [
 
 def main() -> None:
     """Measures what is wanted and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--optimizers", nargs="*", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
-    parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=list(ARMS))
+    parser = parser_of(__doc__, optimizers=OPTIMIZERS, arms=ARMS)
     parser.add_argument("-n", type=int, default=1, help="arms that compile side by side")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--small", action="store_true", help="sizes for a look whether all of it runs")
-    parser.add_argument("--markdown", type=Path)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:

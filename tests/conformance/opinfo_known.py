@@ -53,7 +53,7 @@ def tolerance(key: str, device: str) -> tuple[float | None, float | None]:
     return next((t[:2] for prefix, t in table.items() if key.startswith(prefix)), (None, None))
 
 
-# The same for modules and optimizers, by the whole key.
+# Failures of modules and optimizers that aot_eager shares, by the whole key.
 _MARGIN = "torch's shape function of multilabel_margin_loss gives (1,) for one sample without reduction; eager gives ()"
 KNOWN_MODULES: dict[str, str] = {
     "nn.MultiLabelMarginLoss/train/6-7": _MARGIN,
