@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,9 +33,14 @@ class Case:
     last: int = CHUNK
 
     @property
+    def head(self) -> str:
+        """What the names of all samples of the operator in this dtype and form begin with."""
+        return f"{self.op}/{str(self.dtype)[6:]}/{self.form}/"
+
+    @property
     def key(self) -> str:
         """A name that stays, for result files and lists of known failures."""
-        return f"{self.op}/{str(self.dtype)[6:]}/{self.form}/{self.first}-{self.last}"
+        return f"{self.head}{self.first}-{self.last}"
 
     @property
     def train(self) -> bool:
@@ -55,13 +60,19 @@ class Case:
         return [replace(self, first=n, last=n + 1) for n in range(self.first, self.last)]
 
 
-def cases(device: str, dtypes: tuple[torch.dtype, ...] | None = None) -> Iterator[Case]:
-    """Yields every case of the database, in its order; counting samples makes them once."""
+def cases(
+    device: str, dtypes: tuple[torch.dtype, ...] | None = None, only: Sequence[str] = ("",)
+) -> Iterator[Case]:
+    """Yields every case whose key begins with one of `only`, in the database's order; counting samples makes them once."""
     for name, op in OPS.items():
         for dtype in sorted(op.supported_dtypes(device), key=str):
             if dtypes is None or dtype in dtypes:
                 for form in FORMS:
-                    yield from _chunks(name, dtype, form, device)
+                    head = Case(name, dtype, form, 0, 0).head
+                    if any(head.startswith(p) or p.startswith(head) for p in only):
+                        yield from (
+                            c for c in _chunks(name, dtype, form, device) if c.key.startswith(tuple(only))
+                        )
 
 
 def _chunks(name: str, dtype: torch.dtype, form: str, device: str) -> Iterator[Case]:

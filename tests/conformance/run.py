@@ -2,6 +2,7 @@
 
     python tests/conformance/run.py --results opinfo.jsonl -n 2            # two processes; again to go on where it stopped
     python tests/conformance/run.py --results opinfo.jsonl --shard 1/4     # a quarter, on another machine
+    python tests/conformance/run.py --results norms.jsonl --only nn_functional_layer_norm/   # cases whose keys begin so
     python tests/conformance/run.py --table part1.jsonl part2.jsonl        # the table of what is there
 
 A process that dies takes one case with it, which is recorded as crashed when it has died twice.
@@ -52,7 +53,7 @@ def work(given, path, part, parts):
             file.flush()
 
         ending = time.monotonic() + given.seconds
-        for number, case in enumerate(cases(given.device, dtypes)):
+        for number, case in enumerate(cases(given.device, dtypes, given.only)):
             if number % parts != part or case.key in done:
                 continue
             if time.monotonic() > ending:
@@ -95,6 +96,13 @@ def main():
     parser.add_argument("--results", type=Path, default=Path("opinfo.jsonl"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", action="append", help="only this dtype (repeatable)")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[""],
+        metavar="BEGINNING",
+        help="only cases whose keys begin with one of these",
+    )
     parser.add_argument("--shard", default="1/1", help="part/parts")
     parser.add_argument("-n", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
