@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import time
@@ -119,7 +120,10 @@ def main():
         work(given, path, (part - 1) * processes + own, parts * processes)
         return
     run_workers(given)
-    files = sorted(given.results.parent.glob(f"{given.results.name}.*"))
+    written = re.compile(
+        re.escape(given.results.name) + r"\.\d+\.\d+"
+    )  # by workers; other files beside are not ours
+    files = sorted(p for p in given.results.parent.iterdir() if written.fullmatch(p.name))
     done, _ = read([given.results, *files])
     given.results.write_text("".join(json.dumps(e) + "\n" for e in done.values()))
     for path in files:
