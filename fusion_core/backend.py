@@ -41,6 +41,7 @@ from fusion_core.replay.obstacle import obstacle
 from fusion_core.replay.replay import Replay
 from fusion_core.runtime.plan import Plan, build_plan
 from fusion_core.runtime.steps import Free
+from fusion_core.runtime.straight import straight_line
 from fusion_core.runtime.tangents import with_traced_bits
 
 Record = Callable[[GraphReport], None]
@@ -255,7 +256,7 @@ def compile_graph(
     components = tuple(lowered for each in members for lowered in each)
     shared = sum(len(step.members) for step in packed if isinstance(step, Packed))
     not_replayed = _not_replayed(graph, captured, plan, options)
-    run: Run = plan.run if not_replayed else _replay(graph, facts, plan, options).run
+    run: Run = straight_line(plan) if not_replayed else _replay(graph, facts, plan, options).run
     if watch is not None:
         run = watch(captured, graph, plan)
     if captured.kind == "backward":

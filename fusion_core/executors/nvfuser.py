@@ -91,7 +91,7 @@ class _NvFuserKernel:
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         try:
-            results: list[torch.Tensor] = self._run(self._given(inputs))
+            results: list[torch.Tensor] = self._run(self._given(inputs) if self._scalars else inputs)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -104,8 +104,6 @@ class _NvFuserKernel:
 
     def _given(self, inputs: list[torch.Tensor]) -> list[Any]:
         """Reads scalars that lie on the host, which need no synchronization."""
-        if not self._scalars:
-            return inputs
         given: list[Any] = list(inputs)
         for position in self._scalars:
             given[position] = inputs[position].item()

@@ -17,6 +17,7 @@ from fusion_core.lowering.support import source_line
 from fusion_core.runtime.packed import ListLaunch, PackedLaunch
 from fusion_core.runtime.plan import AnyStep, Plan
 from fusion_core.runtime.steps import CopyBack, Free, Launch, RunEager, SlotRef
+from fusion_core.runtime.views import View
 from fusion_core.signature import given, signature
 
 
@@ -116,6 +117,11 @@ class _Walk:
         if isinstance(step, RunEager):
             node = self._nodes[step.output]
             return f"{_operator_name(node)} -> {node.name}", self._hold(step.output, self._result(node))
+        if isinstance(step, View):
+            node = self._nodes[step.output]
+            return f"{_operator_name(node)} -> {node.name}", self._hold(
+                step.output, self._holds.get(step.base, ())
+            )
         if isinstance(step, CopyBack):
             return f"copy_ -> {self._nodes[step.target].name}", ()
         assert not isinstance(step, Free)
@@ -173,9 +179,9 @@ class _Walk:
 _KINDS = {Launch: "launch", PackedLaunch: "packed launch", ListLaunch: "list launch"}
 
 
-def _speaking_slot(step: Launch | PackedLaunch | ListLaunch | RunEager | CopyBack) -> int:
+def _speaking_slot(step: Launch | PackedLaunch | ListLaunch | RunEager | View | CopyBack) -> int:
     """Returns the slot whose source line stands for the step."""
-    if isinstance(step, RunEager):
+    if isinstance(step, (RunEager, View)):
         return step.output
     if isinstance(step, CopyBack):
         return step.source

@@ -19,6 +19,7 @@ from fusion_core.overlap import addresses_of
 from fusion_core.replay.recording import Recorder, Recording, is_dense, rebased
 from fusion_core.replay.waiting import run_watched
 from fusion_core.runtime.plan import Plan
+from fusion_core.runtime.straight import straight_line
 
 Key = tuple[Any, ...]
 
@@ -39,6 +40,7 @@ class Replay:
 
     def __init__(self, plan: Plan, written: frozenset[int], device: torch.device, *, copies: bool) -> None:
         self._plan = plan
+        self._run_plainly = straight_line(plan)
         self._written = written
         self._device = device
         self._copies = copies
@@ -54,7 +56,7 @@ class Replay:
     def run(self, arguments: list[Any]) -> tuple[Any, ...]:
         """Does what `Plan.run` does; takes over the list of arguments."""
         if self.stopped or torch.cuda.is_current_stream_capturing():
-            return self._plan.run(arguments)
+            return self._run_plainly(arguments)
         addresses = addresses_of(arguments)
         key = self._key(addresses)
         if self._current is not None and self._failures == _failures[self._device.index]:
@@ -101,7 +103,7 @@ class Replay:
         self._misses += 1
         if self._misses > MOST_MISSES or (key in self._seen and len(self._recordings) >= MOST_RECORDINGS):
             self._stop("addresses of inputs change from call to call")
-            return self._plan.run(arguments)
+            return self._run_plainly(arguments)
         if key not in self._seen:
             self._seen[key] = None
             if len(self._seen) > MOST_RECORDINGS:
@@ -116,7 +118,7 @@ class Replay:
             _failures[self._device.index] += 1
             _recorders.clear()
             self._stop(f"the recording failed: {str(error).splitlines()[0]}")
-            return self._plan.run(arguments)
+            return self._run_plainly(arguments)
         self._recordings[key] = recording
         self._misses = 0
         with torch.cuda.device(self._device):

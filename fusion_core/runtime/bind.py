@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from fusion_core.runtime.steps import (
     lifted_view,
     row_major_view,
 )
+from fusion_core.runtime.views import View, geometry_of
 
 Compile = Callable[[FusionProgram, str], Kernel]
 Slot = dict[Node, int]
@@ -53,7 +54,17 @@ def bind_launch(lowered: Lowered, slot: Slot, kernel: Kernel, trusted: frozenset
             if given.value in {pair.target for pair in lowered.program.aliases}
         ),
         reduces=_reduces(lowered.program),
+        likes=tuple(_likes(lowered, slot)),
     )
+
+
+def _likes(lowered: Lowered, slot: Slot) -> Iterator[tuple[int, int]]:
+    """Yields flat outputs of symbolic sizes, each with an input of the same sizes."""
+    for node in lowered.outputs if lowered.form.collapsed else ():
+        tensor = fake(node)
+        if static_sizes(tensor) is None or static_strides(tensor) is None:
+            alike = [i for i, n in enumerate(lowered.inputs) if _sizes(n) == _sizes(node)]
+            yield from ((slot[node], i) for i in alike[:1])
 
 
 def bind_packed(
@@ -116,8 +127,8 @@ def bind_call(node: Node, slot: Slot) -> RunEager:
     bound: Any = map_arg((node.args, node.kwargs), lambda n: SlotRef(slot[n]))  # type: ignore[arg-type, return-value]
     arguments, keywords = bound
     places = tuple((i, a.index) for i, a in enumerate(arguments) if isinstance(a, SlotRef))
-    nests = [(i, a) for i, a in enumerate(arguments) if not isinstance(a, SlotRef) and _has_slots(a)]
-    named = [(name, a) for name, a in keywords.items() if _has_slots(a)]
+    nests = [(i, a) for i, a in enumerate(arguments) if not isinstance(a, SlotRef) and has_slots(a)]
+    named = [(name, a) for name, a in keywords.items() if has_slots(a)]
     filled = {place for place, _ in (*places, *nests, *named)}
     assert callable(node.target)
     return RunEager(
@@ -131,10 +142,24 @@ def bind_call(node: Node, slot: Slot) -> RunEager:
     )
 
 
-def _has_slots(argument: Any) -> bool:
+def bind_view(node: Node, chain: list[Node], slot: Slot) -> View | None:
+    """Returns the step that makes the view `node` of what the chain of views starts from; None where it is not known."""
+    if not chain:
+        return None
+    (base,) = chain[0].all_input_nodes
+    own = {n: position for position, n in enumerate((base, *chain))}
+    calls = tuple(bind_call(n, own) for n in chain)
+    geometry, strides = geometry_of(fake(base), calls), static_strides(fake(base))
+    if geometry is None or strides is None:
+        return None
+    return View(slot[base], slot[node], strides, geometry, calls)
+
+
+def has_slots(argument: Any) -> bool:
+    """True for the place of a slot, and for nests of lists that have one in them."""
     items = argument.values() if isinstance(argument, dict) else argument
     is_nest = isinstance(argument, (list, tuple, dict))
-    return isinstance(argument, SlotRef) or (is_nest and any(map(_has_slots, items)))
+    return isinstance(argument, SlotRef) or (is_nest and any(map(has_slots, items)))
 
 
 def _input_spec(node: Node, value: Value, slot: Slot, *, trusted: bool, packed: bool = False) -> InputSpec:
@@ -169,7 +194,6 @@ def _view(
 def _output_spec(node: Node, lowered: Lowered, slot: Slot) -> OutputSpec:
     tensor = fake(node)
     layout = layout_of(tensor)
-    alike = [i for i, n in enumerate(lowered.inputs) if _sizes(n) == _sizes(node)]
     return OutputSpec(
         slot=slot[node],
         rank=tensor.dim(),
@@ -177,7 +201,6 @@ def _output_spec(node: Node, lowered: Lowered, slot: Slot) -> OutputSpec:
         strides=static_strides(tensor),
         order=tuple(range(tensor.dim())) if layout is None else layout.order,
         flat=lowered.form.collapsed,
-        like=alike[0] if alike and lowered.form.collapsed else None,
     )
 
 

@@ -13,7 +13,7 @@ from fusion_core.alias import is_free
 from fusion_core.lowering.build import Lowered
 from fusion_core.lowering.packing import Packed
 from fusion_core.partition import COPY_
-from fusion_core.runtime.bind import Compile, bind_call, bind_copy, bind_launch, bind_packed
+from fusion_core.runtime.bind import Compile, bind_call, bind_copy, bind_launch, bind_packed, bind_view
 from fusion_core.runtime.packed import ListLaunch, PackedLaunch
 from fusion_core.runtime.steps import (
     CopyBack,
@@ -22,9 +22,10 @@ from fusion_core.runtime.steps import (
     RunEager,
     SlotRef,
 )
+from fusion_core.runtime.views import View, chain_of
 
 Around = Callable[[int], AbstractContextManager[Any]]
-AnyStep = Launch | PackedLaunch | ListLaunch | RunEager | CopyBack | Free
+AnyStep = Launch | PackedLaunch | ListLaunch | RunEager | View | CopyBack | Free
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,8 @@ def build_plan(
     steps = list(steps)
     slot = {node: index for index, node in enumerate(n for n in graph.nodes if n.op != "output")}
     trusted = frozenset(_trusted(graph, steps)) if guarded else frozenset()
-    bound = list(_bind_steps(_read_steps(graph, steps), slot, compile_program, trusted))
+    views = _views(graph, steps, slot)
+    bound = list(_bind_steps(_read_steps(graph, steps, views), slot, compile_program, trusted, views))
     outputs = graph.output_node().args[0]
     assert isinstance(outputs, (tuple, list))
     kept = {slot[o] for o in outputs if isinstance(o, Node)}
@@ -109,8 +111,20 @@ def _trusted(graph: Graph, steps: Iterable[Lowered | Packed | Node]) -> Iterator
         yield from (value for member in members for value, _ in member.forwarded)
 
 
-def _read_steps(graph: Graph, steps: list[Lowered | Packed | Node]) -> list[Lowered | Packed | Node]:
+def _views(graph: Graph, steps: list[Lowered | Packed | Node], slot: dict[Node, int]) -> dict[Node, View]:
+    """Returns the views that are made of their bases in one step each; none where memory is resized: they look at it."""
+    if any("resize" in str(node.target) for node in graph.nodes):
+        return {}
+    own = frozenset(step for step in steps if isinstance(step, Node))
+    bound = {node: bind_view(node, chain_of(node, own), slot) for node in graph.nodes if node in own}
+    return {node: view for node, view in bound.items() if view is not None}
+
+
+def _read_steps(
+    graph: Graph, steps: list[Lowered | Packed | Node], views: dict[Node, View]
+) -> list[Lowered | Packed | Node]:
     """Returns the steps without views that nobody reads."""
+    nodes = [n for n in graph.nodes if n.op != "output"]
     read = set(graph.output_node().all_input_nodes)
     kept: list[Lowered | Packed | Node] = []
     for step in reversed(steps):
@@ -120,6 +134,8 @@ def _read_steps(graph: Graph, steps: list[Lowered | Packed | Node]) -> list[Lowe
             read.update(step.operands())
         elif is_free(step) and step not in read:
             continue
+        elif step in views:
+            read.add(nodes[views[step].base])
         else:
             read.update(step.all_input_nodes)
         kept.append(step)
@@ -131,12 +147,13 @@ def _bind_steps(
     slot: dict[Node, int],
     compile_program: Compile,
     trusted: frozenset[Node],
+    views: dict[Node, View],
 ) -> Iterator[AnyStep]:
     """Deferred writes of a region follow its last component: until then others may read the old value."""
     waiting: list[Lowered] = []
     for position, step in enumerate(steps):
         if isinstance(step, Node):
-            yield _bind_eager(step, slot)
+            yield views.get(step) or _bind_eager(step, slot)
             continue
         if isinstance(step, Packed):
             yield bind_packed(step, slot, compile_program, trusted)
@@ -198,5 +215,7 @@ def _touched(step: AnyStep) -> Iterator[int]:
     elif isinstance(step, RunEager):
         yield from step.reads
         yield step.output
+    elif isinstance(step, View):
+        yield from (step.base, step.output)
     elif isinstance(step, CopyBack):
         yield from (step.target, step.source)

@@ -15,6 +15,11 @@ from fusion_core.lowering.types import layout_of_strides
 from fusion_core.program.ir import Layout
 
 Slots = list[Any]
+_Geometry = tuple[torch.Size, tuple[int, ...]]
+
+_STRIDED = torch.strided
+_ADDRESS = torch.Tensor.data_ptr
+_NO_LIKES: dict[int, _Geometry] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +57,20 @@ class InputSpec:
         return all(size == 1 or real == expected for size, real, expected in dims)
 
 
-# Views for kernels are made of `tensor.data`: a view of the tensor itself would keep it alive.
-
-
 def flat_view(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a dense tensor as one dimension in memory order."""
-    return tensor.data.as_strided((tensor.numel(),), (1,))
+    return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def row_major_view(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a contiguous tensor as one dimension."""
-    return tensor.data.view(-1)
+    return tensor.view(-1)
 
 
 def lifted_view(missing: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """Returns what puts `missing` dimensions of size 1 before those of a tensor."""
     index = (None,) * missing
-    return lambda tensor: tensor.data[index]
+    return lambda tensor: tensor[index]
 
 
 class Inputs:
@@ -81,10 +83,15 @@ class Inputs:
 
     def __init__(self, specs: tuple[InputSpec, ...]) -> None:
         self.slots = tuple(spec.slot for spec in specs)
-        self._checked = tuple((i, spec) for i, spec in enumerate(specs) if not spec.trusted)
-        self._views = tuple((i, spec.view) for i, spec in enumerate(specs) if spec.view is not None)
+        self._checked = tuple(
+            (i, spec.strides, spec.fits) for i, spec in enumerate(specs) if not spec.trusted
+        )
+        viewed = tuple(
+            (i, spec.view, spec.trusted and spec.fixed) for i, spec in enumerate(specs) if spec.view
+        )
         # without fixed sizes, the same tensor at the same address may come with others
-        self._keeps = all(spec.trusted and (spec.fixed or spec.view is None) for spec in specs)
+        self._lasting = tuple((i, view) for i, view, lasts in viewed if lasts)
+        self._passing = tuple((i, view) for i, view, lasts in viewed if not lasts)
         self._identities: list[int] = []
         self._addresses: list[int] = []
         self._kept: list[tuple[int, torch.Tensor]] = []
@@ -93,28 +100,31 @@ class Inputs:
     def tensors(self, slots: Slots) -> list[torch.Tensor] | None:
         """Returns the tensors of the slots; None where one does not lie in memory as expected."""
         found = [slots[i] for i in self.slots]
-        for position, spec in self._checked:
-            if not spec.fits(found[position]):
+        for position, strides, fits in self._checked:
+            tensor = found[position]
+            if (tensor.layout is not _STRIDED or tensor.stride() != strides) and not fits(tensor):
                 return None
         return found
 
     def viewed(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Returns the views that the kernel gets."""
-        if not self._views:
+        if not (self._lasting or self._passing):
             return tensors
         given = tensors.copy()
-        for position, view in self._kept_views(tensors) if self._keeps else self._made_views(tensors):
-            given[position] = view
+        for position, view in self._passing:
+            given[position] = view(tensors[position])
+        if self._lasting:
+            for position, kept in self._kept_views([tensors[position] for position, _ in self._lasting]):
+                given[position] = kept
         return given
-
-    def _made_views(self, tensors: list[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
-        return [(position, view(tensors[position])) for position, view in self._views]
 
     def _kept_views(self, tensors: list[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
         identities = list(map(id, tensors))
-        addresses = [t.data_ptr() for t in tensors]
+        addresses = list(map(_ADDRESS, tensors))
         if identities != self._identities or addresses != self._addresses:
-            self._kept = self._made_views(tensors)
+            made = zip(self._lasting, tensors, strict=True)
+            # a view of the tensor itself would keep it alive
+            self._kept = [(position, view(tensor.data)) for (position, view), tensor in made]
             self._watched = [weakref.ref(t, self._forget) for t in tensors]
             self._identities, self._addresses = identities, addresses
         return self._kept
@@ -128,8 +138,8 @@ class Inputs:
 class OutputSpec:
     """Where a kernel's output goes, and its sizes and strides in elements.
 
-    Where they are symbolic, a flat output is laid out as the kernel's input number `like`, any other one densely, with its
-    dimensions in `order` from the outermost to the innermost.
+    Where they are symbolic, a flat output is laid out as one of the kernel's inputs (`Launch.likes`), any other one
+    densely, with its dimensions in `order` from the outermost to the innermost.
     """
 
     slot: int
@@ -138,7 +148,6 @@ class OutputSpec:
     strides: tuple[int, ...] | None
     order: tuple[int, ...]
     flat: bool = False
-    like: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +205,8 @@ class CopyBack:
 class Launch:
     """Runs a kernel. `reads` are the slots that the kernel or the eager steps need; nobody needs `consumed` ones later.
     Values in `reused` were written over an input that dies here. `written` are the slots of the inputs that the kernel
-    writes; `reduces` tells that it sums or the like.
+    writes; `reduces` tells that it sums or the like. `likes` are slots of outputs, each with the number of the input whose
+    sizes and strides it gets.
 
     Torch's fake tensors foretell the strides of some operators wrongly; where they did, or where the kernel fails, the
     `eager` steps run instead, which give every value eager's layout.
@@ -212,6 +222,7 @@ class Launch:
     reused: tuple[tuple[int, int], ...] = ()
     written: tuple[int, ...] = ()
     reduces: bool = False
+    likes: tuple[tuple[int, int], ...] = ()
 
     def run(self, slots: Slots) -> None:
         """Launches, and lets values that now live in a written input be read there."""
@@ -219,7 +230,7 @@ class Launch:
         if tensors is None:
             self._run_eager(slots)
             return
-        likes = [None if o.like is None else _geometry(tensors[o.like]) for o in self.outputs]
+        likes = {slot: _geometry(tensors[given]) for slot, given in self.likes} if self.likes else _NO_LIKES
         tensors = self.inputs.viewed(tensors)
         for index in self.consumed:
             slots[index] = None
@@ -228,9 +239,11 @@ class Launch:
         except KernelError:
             self._run_eager(slots)
             return
-        for spec, result, like in zip(self.outputs, results, likes, strict=True):
-            slots[spec.slot] = _laid_out(result, spec, like)
-        for value, target in (*self.forwarded, *self.reused):
+        for spec, result in zip(self.outputs, results, strict=True):
+            slots[spec.slot] = _laid_out(result, spec, likes.get(spec.slot))
+        for value, target in self.forwarded:
+            slots[value] = slots[target]
+        for value, target in self.reused:
             slots[value] = slots[target]
 
     def _run_eager(self, slots: Slots) -> None:
@@ -241,9 +254,6 @@ class Launch:
             slots[value] = own[value]
         for value, target in self.forwarded:
             slots[value] = slots[target]
-
-
-_Geometry = tuple[torch.Size, tuple[int, ...]]
 
 
 def _geometry(tensor: torch.Tensor) -> _Geometry:

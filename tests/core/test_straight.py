@@ -1,0 +1,165 @@
+"""Plans as straight-line code, and chains of views made in one step: what runs step by step gives the same."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fusion_core.runtime.plan import Plan, build_plan
+from fusion_core.runtime.steps import Free, RunEager, SlotRef
+from fusion_core.runtime.straight import straight_line
+from fusion_core.runtime.views import View
+
+
+def plan_of(function, *examples):
+    """Returns the plan of a function whose every operator is a step of its own."""
+    graph = make_fx(lambda *given: listed(function(*given)), tracing_mode="fake")(*examples).graph
+    steps = [n for n in graph.nodes if n.op == "call_function"]
+    return build_plan(graph, steps, compile_program=None, attributes=None, guarded=False)
+
+
+def listed(values):
+    """Returns results as a tuple, also where there is one."""
+    return values if isinstance(values, tuple) else (values,)
+
+
+def both(plan, *arguments):
+    """Returns what the plan's steps give one by one, and what its code gives."""
+    return plan.run(list(arguments)), straight_line(plan)(list(arguments))
+
+
+def same_memory(a, b):
+    """True if two tensors are the same view."""
+    return (a.data_ptr(), a.shape, a.stride()) == (b.data_ptr(), b.shape, b.stride())
+
+
+MOVES = {
+    "transpose": lambda x, i: x.transpose(0, i % x.dim()),
+    "reversed": lambda x, i: x.permute(*reversed(range(x.dim()))),
+    "lifted": lambda x, i: x.unsqueeze(i % (x.dim() + 1)),
+    "squeezed": lambda x, i: x.squeeze(),
+    "expanded": lambda x, i: x.unsqueeze(0).expand(2, *x.shape),
+    "sliced": lambda x, i: x.narrow(i % x.dim(), x.shape[i % x.dim()] // 2, (x.shape[i % x.dim()] + 1) // 2),
+    "stepped": lambda x, i: x[::2],
+    "split": lambda x, i: x.split((x.shape[-1] + 1) // 2, -1)[-1],
+    "unbound": lambda x, i: x.unbind(0)[-1],
+    "selected": lambda x, i: x.select(i % x.dim(), -1),
+    "diagonal": lambda x, i: x.diagonal() if x.dim() > 1 else x,
+    "unfolded": lambda x, i: x.unfold(i % x.dim(), 1, 1),
+    "viewed": lambda x, i: x.view(*x.shape[:-1], 1, x.shape[-1]),
+    "strided": lambda x, i: x.as_strided((2,), (1,), x.storage_offset()),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 4), min_size=2, max_size=4),
+    st.booleans(),
+    st.integers(0, 3),
+    st.lists(st.tuples(st.sampled_from(sorted(MOVES)), st.integers(0, 5)), min_size=1, max_size=5),
+)
+def test_a_chain_is_the_view_that_eager_makes(sizes, turned, offset, moves):
+    room = torch.arange(3.0 + offset + 4 ** len(sizes))
+    base = room[offset:].as_strided(sizes, torch.empty(sizes).stride(), offset)
+    base = base.transpose(0, 1) if turned else base
+
+    def program(x):
+        for name, number in moves:
+            x = MOVES[name](x, number) if x.dim() and x.numel() else x.unsqueeze(0)
+        return x * 1, x
+
+    plan = plan_of(program, base)
+    expected = program(base)
+    for values in both(plan, base):
+        assert torch.equal(values[0], expected[0])
+        assert same_memory(values[1], expected[1])
+
+
+def test_one_step_stands_for_a_chain_of_views():
+    plan = plan_of(lambda x: x.view(2, 3, 4).transpose(0, 1)[1:].mul(2), torch.randn(6, 4))
+    assert [type(s) for s in plan.steps if isinstance(s, (View, RunEager))] == [View, RunEager]
+    assert plan.steps[0].geometry.distance == 4
+
+
+def test_a_base_with_other_strides_or_another_beginning_takes_the_chain():
+    program = lambda x: x.t()[1:] + 0  # noqa: E731 - the program of the test
+    plan = plan_of(program, torch.randn(3, 4))
+    for base in (torch.randn(4, 3).t(), torch.randn(20)[8:].view(3, 4), torch.randn(3, 8)[:, ::2]):
+        for (value,) in both(plan, base):
+            assert torch.equal(value, program(base))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.detach() * 2,
+        lambda x: x.view(torch.int32) + 1,
+        lambda x: torch.view_as_real(x.to(torch.complex64).t()).sum(),
+        lambda x: x.to(torch.complex64).conj().imag + 0,
+    ],
+    ids=["detach", "another dtype", "complex", "negative"],
+)
+def test_views_that_no_stride_tells_stay_calls(program):
+    x = torch.randn(4, 6)
+    plan = plan_of(program, x)
+    assert not any(isinstance(step, View) for step in plan.steps)
+    for (value,) in both(plan, x):
+        assert torch.equal(value, program(x))
+
+
+def test_where_memory_is_resized_views_are_made_as_they_stand():
+    graph = make_fx(lambda x: (x.t() * 2,), tracing_mode="fake")(torch.randn(3, 4)).graph
+    first = next(n for n in graph.nodes if n.op == "call_function")
+    with graph.inserting_before(first):
+        resize = graph.call_function(torch.ops.aten.resize_.default, (first.all_input_nodes[0], [3, 4]))
+    resize.meta["val"] = first.all_input_nodes[0].meta["val"]
+    steps = [n for n in graph.nodes if n.op == "call_function"]
+    plan = build_plan(graph, steps, compile_program=None, attributes=None, guarded=False)
+    assert not any(isinstance(step, View) for step in plan.steps)
+
+
+def test_arguments_of_every_form_reach_the_operator():
+    def program(x, y, at):
+        a = torch.ops.aten.cat.default([x, y, x], 1)
+        b = torch.ops.aten.index.Tensor(a, [None, at])
+        c = torch.ops.aten.add.Tensor(b, 1.5, alpha=2)
+        d = torch.ops.aten.uniform.default(c, **{"from": 2.0, "to": 2.0})  # a keyword of Python's, too
+        return c, d, torch.ops.aten.split.Tensor(c, 2, 1)[1].clone()
+
+    arguments = torch.randn(2, 3), torch.randn(2, 4), torch.tensor([0, 3, 9])
+    plan = plan_of(program, *arguments)
+    for values in both(plan, *arguments):
+        for value, expected in zip(values, program(*arguments), strict=True):
+            assert torch.equal(value, expected)
+
+
+def test_the_list_of_arguments_is_emptied_and_values_die_after_their_last_use():
+    made = []
+
+    def begin(x):
+        made.append(weakref.ref(y := x.exp()))
+        return y
+
+    def use(y):
+        assert made[-1]() is not None
+        return y + 1
+
+    def end(z):
+        assert made[-1]() is None
+        return z * 2
+
+    calls = [RunEager(f, [None], {}, ((0, i),), (), (i,), i + 1) for i, f in enumerate((begin, use, end))]
+    plan = Plan((*calls[:2], Free((1,)), calls[2], Free((2,))), 4, 1, (), (SlotRef(3), None, SlotRef(3)))
+    for run in (plan.run, straight_line(plan)):
+        arguments = [torch.zeros(3)]
+        value, nothing, again = run(arguments)
+        assert not arguments
+        assert nothing is None
+        assert value is again
+        assert value.tolist() == [4.0] * 3
+    assert len(made) == 2
