@@ -142,14 +142,15 @@ def bind_call(node: Node, slot: Slot) -> RunEager:
     )
 
 
-def bind_view(node: Node, chain: list[Node], slot: Slot) -> View | None:
+def bind_view(node: Node, chain: list[Node], slot: Slot, *, is_returned: bool) -> View | None:
     """Returns the step that makes the view `node` of what the chain of views starts from; None where it is not known."""
     if not chain:
         return None
     (base,) = chain[0].all_input_nodes
     own = {n: position for position, n in enumerate((base, *chain))}
     calls = tuple(bind_call(n, own) for n in chain)
-    geometry, strides = geometry_of(fake(base), calls), static_strides(fake(base))
+    geometry = geometry_of(fake(base), calls, is_returned=is_returned)
+    strides = static_strides(fake(base))
     if geometry is None or strides is None:
         return None
     return View(slot[base], slot[node], strides, geometry, calls)

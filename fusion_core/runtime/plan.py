@@ -116,8 +116,13 @@ def _views(graph: Graph, steps: list[Lowered | Packed | Node], slot: dict[Node, 
     if any("resize" in str(node.target) for node in graph.nodes):
         return {}
     own = frozenset(step for step in steps if isinstance(step, Node))
-    bound = {node: bind_view(node, chain_of(node, own), slot) for node in graph.nodes if node in own}
-    return {node: view for node, view in bound.items() if view is not None}
+    returned = set(graph.output_node().all_input_nodes)
+    bound = (
+        (node, bind_view(node, chain_of(node, own), slot, is_returned=node in returned))
+        for node in graph.nodes
+        if node in own
+    )
+    return {node: view for node, view in bound if view is not None}
 
 
 def _read_steps(

@@ -24,6 +24,9 @@ _SHORTER: dict[Any, Callable[..., Any]] = {
     _ATEN.addmm.default: torch.addmm,
     _ATEN.bmm.default: torch.bmm,
     _ATEN.baddbmm.default: torch.baddbmm,
+    _ATEN.cat.default: torch.cat,
+    _ATEN.index_select.default: torch.index_select,
+    _ATEN.index_copy_.default: torch.Tensor.index_copy_,
 }
 
 

@@ -74,11 +74,11 @@ def chain_of(node: Node, steps: frozenset[Node]) -> list[Node]:
     return chain
 
 
-def geometry_of(base: torch.Tensor, chain: Iterable[RunEager]) -> Geometry | None:
-    """Returns the geometry of the view that the chain makes of a tensor like `base`, found on a tensor without memory.
+def geometry_of(base: torch.Tensor, chain: Iterable[RunEager], *, is_returned: bool) -> Geometry | None:
+    """Returns the geometry of what the chain makes of a tensor like `base`, found on a tensor without memory.
 
-    None where sizes are symbolic, or where the result is no view of the same elements in the same dtype; `detach` makes a
-    tensor that is none.
+    None where sizes are symbolic, or where the result is no view of the same elements in the same dtype. `detach` and
+    `_unsafe_view` make tensors that are views to nobody, and one that is returned must stay so.
     """
     sizes, strides = static_sizes(base), static_strides(base)
     if base.layout is not torch.strided or sizes is None or strides is None:
@@ -88,7 +88,12 @@ def geometry_of(base: torch.Tensor, chain: Iterable[RunEager]) -> Geometry | Non
     with torch.inference_mode(False):  # in inference mode no tensor knows its base
         like = torch.empty_strided(sizes, strides, dtype=base.dtype, device="meta")
         view = run_chain(chain, like)
-    is_view = isinstance(view, torch.Tensor) and view._base is like  # noqa: SLF001 - torch has no public name
-    if not is_view or view.dtype != base.dtype or view.is_neg():
+    if not isinstance(view, torch.Tensor) or view.dtype != base.dtype or view.is_neg():
         return None
-    return Geometry(tuple(view.shape), view.stride(), int(view.storage_offset()))
+    is_view = view._base is like if is_returned else _storage(view) == _storage(like)  # noqa: SLF001 - no public name
+    return Geometry(tuple(view.shape), view.stride(), int(view.storage_offset())) if is_view else None
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """Returns what tells the storage of a tensor without memory, whose address is 0."""
+    return int(tensor.untyped_storage()._cdata)

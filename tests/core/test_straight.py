@@ -97,12 +97,12 @@ def test_a_base_with_other_strides_or_another_beginning_takes_the_chain():
 @pytest.mark.parametrize(
     "program",
     [
-        lambda x: x.detach() * 2,
+        lambda x: x.detach(),
         lambda x: x.view(torch.int32) + 1,
         lambda x: torch.view_as_real(x.to(torch.complex64).t()).sum(),
         lambda x: x.to(torch.complex64).conj().imag + 0,
     ],
-    ids=["detach", "another dtype", "complex", "negative"],
+    ids=["returned detach", "another dtype", "complex", "negative"],
 )
 def test_views_that_no_stride_tells_stay_calls(program):
     x = torch.randn(4, 6)
@@ -110,6 +110,13 @@ def test_views_that_no_stride_tells_stay_calls(program):
     assert not any(isinstance(step, View) for step in plan.steps)
     for (value,) in both(plan, x):
         assert torch.equal(value, program(x))
+
+
+def test_detached_values_that_nobody_gets_are_views():
+    plan = plan_of(
+        lambda x: torch.ops.aten._unsafe_view.default(x.t().detach(), [12]) + 1, torch.randn(4, 3).t()
+    )
+    assert [len(step.chain) for step in plan.steps if isinstance(step, View)] == [3]
 
 
 def test_where_memory_is_resized_views_are_made_as_they_stand():
