@@ -256,7 +256,9 @@ def compile_graph(
     components = tuple(lowered for each in members for lowered in each)
     shared = sum(len(step.members) for step in packed if isinstance(step, Packed))
     not_replayed = _not_replayed(graph, captured, plan, options)
-    run: Run = straight_line(plan) if not_replayed else _replay(graph, facts, plan, options).run
+    run: Run = (
+        straight_line(plan) if not_replayed else _replay(graph, facts, plan, options, captured.saved_from).run
+    )
     if watch is not None:
         run = watch(captured, graph, plan)
     if captured.kind == "backward":
@@ -275,11 +277,11 @@ def _not_replayed(graph: Graph, captured: Captured, plan: Plan, options: Options
     return obstacle(graph, captured.kind, steps=steps, asked=asked, rebuilt=captured.rebuilt)
 
 
-def _replay(graph: Graph, facts: AliasFacts, plan: Plan, options: Options) -> Replay:
+def _replay(graph: Graph, facts: AliasFacts, plan: Plan, options: Options, saved_from: int | None) -> Replay:
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     written = frozenset(i for i, n in enumerate(placeholders) if facts.writes.get(facts.storage.get(n, "")))
     device = next(t.device for n in placeholders if isinstance(t := n.meta.get("val"), Tensor))
-    return Replay(plan, written, device, copies=options.graphs is True)
+    return Replay(plan, written, device, copies=options.graphs is True, saved_from=saved_from)
 
 
 def _rewritten(

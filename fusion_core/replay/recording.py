@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fusion_core.replay.concurrency import Group, Grouping
+from fusion_core.replay.lending import Loan
 from fusion_core.runtime.plan import Plan
 
 STREAMS = 8
@@ -33,7 +34,7 @@ class Source:
     """Where an output comes from: `plain` is the value itself, `argument` and `view` name an argument by position.
 
     What lies in the pool is copied out, since the next replay overwrites it: `clone` is a tensor that is all of its
-    storage, `copy` names a storage by position that several outputs may show.
+    storage, `copy` names a storage by position that several outputs may show. `lent` is a tensor that backward alone gets.
     """
 
     kind: str
@@ -48,6 +49,8 @@ class Source:
             return arguments[self.value]
         if self.kind == "clone":
             return self.value.clone()
+        if self.kind == "lent":
+            return self.value.detach()
         assert self.geometry is not None
         if self.kind == "copy":
             return self.geometry.of(copies[self.value])
@@ -62,13 +65,14 @@ class Source:
 class Recording:
     """A recorded call, what it returns, and the storages of the pool that this shows.
 
-    Outputs that share a storage share the copy of it.
+    Outputs that share a storage share the copy of it. A replay overwrites what is on `loan`.
     """
 
     graph: torch.cuda.CUDAGraph
     recorder: Recorder  # which owns the pool
     outputs: tuple[Source, ...]
     storages: list[torch.UntypedStorage]
+    loan: Loan
 
     def replay(self, arguments: list[Any]) -> tuple[Any, ...]:
         """Does the recorded work again, on the current stream; `arguments` are those of this call."""
@@ -86,7 +90,8 @@ class Recorder:
     """Records plans on one device for one stream of the caller; recordings share a memory pool.
 
     They may, because they are replayed on one stream, and none of them leaves a value in the pool that a later call
-    needs: what is returned is copied out. The pool lives as long as recordings in it, so a recorder must not outlive them.
+    needs: what is returned is copied out. One that lends memory to backward has a pool of its own. The pool lives as long
+    as recordings in it, so a recorder must not outlive them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -94,21 +99,24 @@ class Recorder:
         self._side = [_stream(device) for _ in range(STREAMS)]
         self._pool = torch.cuda.graph_pool_handle()
 
-    def record(self, plan: Plan, arguments: list[Any]) -> Recording:
+    def record(self, plan: Plan, arguments: list[Any], saved_from: int | None = None) -> Recording:
         """Records a call of `plan`, which has been called on these tensors before, so that its kernels are compiled.
 
-        Nothing runs, so nothing is written. Raises what the recording raises. Recordings made before are not usable then.
+        Outputs from `saved_from` on are saved for backward. Nothing runs, so nothing is written. Raises what the recording
+        raises. Recordings made before are not usable then.
         """
         graph = torch.cuda.CUDAGraph()
+        pool = self._pool if saved_from is None else torch.cuda.graph_pool_handle()
         with torch.cuda.stream(self._main):
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 values = self._run(plan, list(arguments))
             except BaseException:
-                self._abandon(graph)
+                self._abandon(graph, pool)
                 raise
             graph.capture_end()
-        return Recording(graph, self, *_sources(values, arguments))
+        sources, copied, lent = _sources(values, arguments, saved_from)
+        return Recording(graph, self, sources, copied, Loan(lent))
 
     def _run(self, plan: Plan, arguments: list[Any]) -> tuple[Any, ...]:
         slots = plan.filled(arguments)
@@ -122,7 +130,7 @@ class Recorder:
             self._run_group(group, slots)
         return plan.returned(slots)
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
         """Ends a recording that cannot be completed.
 
         Where CUDA reports once more that it is invalid, torch (seen in 2.11) leaves the random generator and the allocator
@@ -132,7 +140,7 @@ class Recorder:
             graph.capture_end()
         except RuntimeError:
             index = self._main.device_index
-            torch._C._cuda_endAllocateToPool(index, self._pool)  # noqa: SLF001 - torch has no other way
+            torch._C._cuda_endAllocateToPool(index, pool)  # noqa: SLF001 - torch has no other way
             generator = torch.cuda.default_generators[index]
             generator.graphsafe_set_state(generator.clone_state())
 
@@ -160,7 +168,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 def rebased(values: tuple[Any, ...], given: list[Any], arguments: list[Any]) -> tuple[Any, ...]:
     """Returns the outputs of a call on `given` as outputs of a call on `arguments`: those that show one show the other."""
-    sources, _ = _sources(values, given)
+    sources, *_ = _sources(values, given)
     shown = [source.kind in ("argument", "view") for source in sources]
     return tuple(
         source.make(arguments, []) if is_shown else value
@@ -169,14 +177,19 @@ def rebased(values: tuple[Any, ...], given: list[Any], arguments: list[Any]) -> 
 
 
 def _sources(
-    values: tuple[Any, ...], arguments: list[Any]
-) -> tuple[tuple[Source, ...], list[torch.UntypedStorage]]:
-    """Returns for each output where it comes from, and the storages of the pool that have to be copied out."""
+    values: tuple[Any, ...], arguments: list[Any], saved_from: int | None = None
+) -> tuple[tuple[Source, ...], list[torch.UntypedStorage], list[torch.UntypedStorage]]:
+    """Returns for each output where it comes from, the storages of the pool that have to be copied out, and those on loan.
+
+    Outputs from `saved_from` on go to backward alone.
+    """
     owners = {a.untyped_storage()._cdata: i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
     shown = Counter(v.untyped_storage()._cdata for v in values if isinstance(v, torch.Tensor))
+    seen = {v.untyped_storage()._cdata for v in values[:saved_from] if isinstance(v, torch.Tensor)}
     kept: dict[int, torch.UntypedStorage] = {}
+    lent: dict[int, torch.UntypedStorage] = {}
     sources: list[Source] = []
-    for value in values:
+    for position, value in enumerate(values):
         if not isinstance(value, torch.Tensor):
             sources.append(Source("plain", value))
             continue
@@ -190,6 +203,9 @@ def _sources(
             sources.append(
                 Source("view", owner, _Geometry(value.dtype, value.size(), value.stride(), offset))
             )
+        elif saved_from is not None and position >= saved_from and storage._cdata not in seen:
+            lent.setdefault(storage._cdata, storage)
+            sources.append(Source("lent", value))
         elif shown[storage._cdata] == 1 and _fills_its_storage(value):
             sources.append(Source("clone", value))  # one call does what takes five for a storage
         else:
@@ -197,7 +213,7 @@ def _sources(
             place = list(kept).index(storage._cdata)
             geometry = _Geometry(value.dtype, value.size(), value.stride(), int(value.storage_offset()))
             sources.append(Source("copy", place, geometry))
-    return tuple(sources), list(kept.values())
+    return tuple(sources), list(kept.values()), list(lent.values())
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -24,6 +24,7 @@ from fusion_core.runtime.straight import straight_line
 Key = tuple[Any, ...]
 
 MOST_RECORDINGS = 8
+MOVES = 2  # of an input, after which it is copied to where it is expected
 MOST_MISSES = 64  # calls in a row that no recording fits, after which none is looked for any more
 
 # By device and stream: they own memory pools, which plans share. Recordings keep them.
@@ -34,16 +35,27 @@ _failures: Counter[int] = Counter()  # recordings that failed, by device: those 
 class Replay:
     """Stands in for a plan.
 
-    With `copies`, inputs that are not written may move from call to call: from the second address on they are copied to
-    memory of the recording. Without it, a call with other addresses runs step by step.
+    With `copies`, inputs that are not written may move from call to call: after the second move they are copied to memory
+    of the recording. What forward saved moves once, to where its recording has it. Without `copies`, a call with other
+    addresses runs step by step. Outputs from `saved_from` on are saved for backward.
     """
 
-    def __init__(self, plan: Plan, written: frozenset[int], device: torch.device, *, copies: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        written: frozenset[int],
+        device: torch.device,
+        *,
+        copies: bool,
+        saved_from: int | None = None,
+    ) -> None:
         self._plan = plan
         self._run_plainly = straight_line(plan)
         self._written = written
         self._device = device
         self._copies = copies
+        self._saved_from = saved_from
+        self._moves: Counter[int] = Counter()
         self._recordings: dict[Key, Recording] = {}
         self._failures = _failures[device.index]
         self._seen: OrderedDict[Key, None] = OrderedDict()
@@ -80,6 +92,8 @@ class Replay:
         return self._replay(recording, arguments)
 
     def _replay(self, recording: Recording, arguments: list[Any]) -> tuple[Any, ...]:
+        if recording.loan.is_out():
+            return self._run_plainly(arguments)
         self._misses = 0
         self._fill_buffers(arguments)
         if torch.cuda.current_device() == self._device.index:
@@ -113,7 +127,7 @@ class Replay:
         given = self._given(arguments)
         try:
             with torch.cuda.device(self._device):
-                recording = self._recorder(key[-1]).record(self._plan, given)
+                recording = self._recorder(key[-1]).record(self._plan, given, self._saved_from)
         except RuntimeError as error:  # out of memory is one; nothing has run, so nothing is written
             _failures[self._device.index] += 1
             _recorders.clear()
@@ -160,7 +174,8 @@ class Replay:
             argument = arguments[position]
             if now == before or position in self._written or position in self._buffers:
                 continue
-            if isinstance(argument, torch.Tensor) and is_dense(argument):
+            self._moves[position] += 1
+            if self._moves[position] >= MOVES and isinstance(argument, torch.Tensor) and is_dense(argument):
                 self._buffers[position] = torch.empty_like(argument, requires_grad=False)
                 self._forget()
         self._last = addresses

@@ -7,6 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import fusion_core
 from fusion_core import explain
 from fusion_core.replay.concurrency import Grouping
+from fusion_core.replay.lending import Loan
 from fusion_core.replay.obstacle import obstacle
 from fusion_core.replay.recording import _sources
 from fusion_core.runtime.steps import Free, Inputs, InputSpec, Launch, RunEager
@@ -187,7 +188,8 @@ def test_what_a_recording_returns_is_copied_as_it_shows_memory():
     x, y = torch.arange(12.0).reshape(3, 4), torch.arange(6.0)
     alone, part, both = (x + 1).t(), (x + 2)[1:], x + 3
     values = alone, part, both, both.view(-1), x[1:], y, 7
-    sources, storages = _sources(values, [x, y])
+    sources, storages, lent = _sources(values, [x, y])
+    assert not lent
     assert [s.kind for s in sources] == ["clone", "copy", "copy", "copy", "view", "argument", "plain"]
     copies = [s.clone() for s in storages]
     made = [s.make([x, y], copies) for s in sources]
@@ -198,3 +200,46 @@ def test_what_a_recording_returns_is_copied_as_it_shows_memory():
     assert starts[2] == starts[3]
     assert starts[4:] == [x.data_ptr(), y.data_ptr()]
     assert not set(starts[:4]) & {t.untyped_storage().data_ptr() for t in values[:-1]}
+
+
+def test_what_backward_alone_gets_is_lent():
+    x = torch.arange(12.0).reshape(3, 4)
+    shown, own = x + 1, x + 2
+    values = shown, shown.t(), own, own[1:], x.t(), 7
+    sources, copied, lent = _sources(values, [x], saved_from=1)
+    assert [s.kind for s in sources] == ["copy", "copy", "lent", "lent", "view", "plain"]
+    assert [s.data_ptr() for s in lent] == [own.untyped_storage().data_ptr()]
+    made = [s.make([x], [c.clone() for c in copied]) for s in sources[2:4]]
+    assert [(m.data_ptr(), m.shape, m.stride()) for m in made] == [
+        (v.data_ptr(), v.shape, v.stride()) for v in values[2:4]
+    ]
+    assert not any(m is v or m._is_view() for m, v in zip(made, values[2:4], strict=True))
+
+
+class Saving(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, make):
+        ctx.save_for_backward(make())
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.saved_tensors[0], None
+
+
+def test_a_loan_is_out_while_anybody_holds_the_memory():
+    value = torch.ones(3)
+    loan = Loan([value.untyped_storage()])
+    assert not loan.is_out()
+    result = Saving.apply(
+        torch.ones(3, requires_grad=True), value.detach
+    )  # autograd holds it, and no name does
+    assert loan.is_out()
+    result.sum().backward(retain_graph=True)
+    assert loan.is_out()
+    result.sum().backward()
+    assert not loan.is_out()
+    view = value.detach()[1:]
+    assert loan.is_out()
+    del view
+    assert not loan.is_out()

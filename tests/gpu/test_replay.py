@@ -255,6 +255,84 @@ def test_training_step(replays):
     assert replays
 
 
+def twins():
+    """Returns a compiled model and its copy for eager."""
+    torch.manual_seed(2)
+    models = [
+        torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).cuda()
+        for _ in range(2)
+    ]
+    models[1].load_state_dict(models[0].state_dict())
+    return models, fusion_core.compile(lambda x: models[0](x).tanh().square().sum(), graphs=True)
+
+
+def same_gradients(models):
+    for a, b in zip(*(m.parameters() for m in models), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_what_forward_saves_is_neither_copied_out_nor_in(replays):
+    models, compiled = twins()
+    x = ramp(8, 16)
+    for _ in range(6):
+        found, expected = compiled(x), models[1](x).tanh().square().sum()
+        found.backward()
+        expected.backward()
+        same_gradients(models)
+    forward = next(r for r in replays if any(s.kind == "lent" for s in r.outputs))
+    backward = [r for r in replays if r is not forward]
+    assert backward
+    lent = {s.value.data_ptr() for s in forward.outputs if s.kind == "lent"}
+    assert len(lent) >= 3
+    assert not forward.loan.is_out()
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_several_forwards_before_their_backwards(replays, ahead):
+    models, compiled = twins()
+    waiting = []
+    for number in range(8 + ahead):
+        x = ramp(8, 16, start=float(number))
+        waiting.append((compiled(x), models[1](x).tanh().square().sum()))
+        if len(waiting) >= ahead:
+            found, expected = waiting.pop(number % len(waiting))
+            torch.testing.assert_close(found, expected)
+            found.backward()
+            expected.backward()
+            same_gradients(models)
+    assert replays
+
+
+def test_a_backward_that_is_called_again_after_the_next_forward(replays):
+    models, compiled = twins()
+    kept = []
+    for number in range(7):
+        x = ramp(8, 16, start=float(number))
+        pair = compiled(x), models[1](x).tanh().square().sum()
+        for loss in pair:
+            loss.backward(retain_graph=True)
+        if kept:
+            for loss in kept:
+                loss.backward()
+        kept = pair if number % 2 else []
+        same_gradients(models)
+    assert replays
+
+
+def test_forwards_without_backward_and_other_shapes_between(replays):
+    models, compiled = twins()
+    for number in range(9):
+        for rows in (8, 5):
+            x = ramp(rows, 16, start=float(number))
+            found, expected = compiled(x), models[1](x).tanh().square().sum()
+            torch.testing.assert_close(found, expected)
+            if number % 3 != 2:
+                found.backward()
+                expected.backward()
+                same_gradients(models)
+    assert replays
+
+
 @pytest.mark.parametrize("graphs", ["auto", True])
 def test_where_the_host_takes_part(replays, graphs):
     def scalar(p, m, lr):
