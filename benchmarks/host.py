@@ -149,10 +149,7 @@ def main() -> None:
     )
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
-    rows = []
-    for name in given.workloads:
-        rows.append(measure(name))
-    write_table(HEADER, rows, given.markdown)
+    write_table(HEADER, [measure(name) for name in given.workloads], given.markdown)
 
 
 if __name__ == "__main__":
