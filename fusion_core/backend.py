@@ -257,7 +257,9 @@ def compile_graph(
     shared = sum(len(step.members) for step in packed if isinstance(step, Packed))
     not_replayed = _not_replayed(graph, captured, plan, options)
     run: Run = (
-        straight_line(plan) if not_replayed else _replay(graph, facts, plan, options, captured.saved_from).run
+        straight_line(plan)
+        if not_replayed
+        else _replay(graph, facts, plan, options, captured.saved_from if captured.lends else None).run
     )
     if watch is not None:
         run = watch(captured, graph, plan)

@@ -30,7 +30,8 @@ class Captured:
 
     `rebuilt` are the output positions that alias an input: the host makes them from the input, so that their values
     need no memory. `written` are the positions of inputs that the call as a whole writes. `merged` tells that inputs which
-    share memory were replaced by one base. Outputs from position `saved_from` on are kept for the backward graph.
+    share memory were replaced by one base. Outputs from position `saved_from` on are kept for the backward graph;
+    with `lends`, it lets go of them after its call.
     """
 
     module: GraphModule
@@ -39,6 +40,7 @@ class Captured:
     written: frozenset[int] = frozenset()
     merged: bool = False
     saved_from: int | None = None
+    lends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,10 @@ def _captured(module: GraphModule, kind: str, expected_inputs: int) -> Captured:
         )
     written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data}
     saved_from = metadata.num_forward if kind == "forward" else None
-    return Captured(module, kind, frozenset(rebuilt), frozenset(written), merged, saved_from)
+    # Autograd does not let go of those for which it checks no version, and tokens shift the outputs.
+    held = getattr(metadata, "num_tensors_saved_with_no_vc_check", 0) or metadata.tokens
+    lends = kind == "forward" and not held
+    return Captured(module, kind, frozenset(rebuilt), frozenset(written), merged, saved_from, lends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -98,6 +99,7 @@ class Recorder:
         self._main = _stream(device)
         self._side = [_stream(device) for _ in range(STREAMS)]
         self._pool = torch.cuda.graph_pool_handle()
+        self.lock = Lock()
 
     def record(self, plan: Plan, arguments: list[Any], saved_from: int | None = None) -> Recording:
         """Records a call of `plan`, which has been called on these tensors before, so that its kernels are compiled.

@@ -24,6 +24,7 @@ from fusion_core.runtime.straight import straight_line
 Key = tuple[Any, ...]
 
 MOST_RECORDINGS = 8
+MOST_LENDERS = 2  # each keeps memory for all that one forward saves
 MOVES = 2  # of an input, after which it is copied to where it is expected
 MOST_MISSES = 64  # calls in a row that no recording fits, after which none is looked for any more
 
@@ -92,14 +93,15 @@ class Replay:
         return self._replay(recording, arguments)
 
     def _replay(self, recording: Recording, arguments: list[Any]) -> tuple[Any, ...]:
-        if recording.loan.is_out():
-            return self._run_plainly(arguments)
         self._misses = 0
-        self._fill_buffers(arguments)
-        if torch.cuda.current_device() == self._device.index:
-            return recording.replay(arguments)
-        with torch.cuda.device(self._device):
-            return recording.replay(arguments)
+        with recording.recorder.lock:  # until what is returned is copied out, no other thread may replay
+            if recording.loan.may_be_overwritten():
+                self._fill_buffers(arguments)
+                if torch.cuda.current_device() == self._device.index:
+                    return recording.replay(arguments)
+                with torch.cuda.device(self._device):
+                    return recording.replay(arguments)
+        return self._run_plainly(arguments)
 
     def _key(self, addresses: list[Any]) -> list[Any]:
         """Addresses and numbers, and the stream, since a recording uses memory that calls on one stream share."""
@@ -125,18 +127,18 @@ class Replay:
             return self._run_in_steps(arguments)
         self._fill_buffers(arguments)
         given = self._given(arguments)
+        lenders = sum(bool(r.loan) for r in self._recordings.values())
+        saved_from = self._saved_from if lenders < MOST_LENDERS else None
         try:
             with torch.cuda.device(self._device):
-                recording = self._recorder(key[-1]).record(self._plan, given, self._saved_from)
+                recording = self._recorder(key[-1]).record(self._plan, given, saved_from)
         except RuntimeError as error:  # out of memory is one; nothing has run, so nothing is written
             _failures[self._device.index] += 1
             _recorders.clear()
             self._stop(f"the recording failed: {str(error).splitlines()[0]}")
             return self._run_plainly(arguments)
         self._recordings[key] = recording
-        self._misses = 0
-        with torch.cuda.device(self._device):
-            return recording.replay(arguments)
+        return self._replay(recording, arguments)
 
     def _run_in_steps(self, arguments: list[Any]) -> tuple[Any, ...]:
         """Runs the plan, on the buffers where inputs move: kernels are compiled for where these lie."""

@@ -126,41 +126,28 @@ def bind_call(node: Node, slot: Slot) -> RunEager:
     """Returns the step that calls the node's operator in eager."""
     bound: Any = map_arg((node.args, node.kwargs), lambda n: SlotRef(slot[n]))  # type: ignore[arg-type, return-value]
     arguments, keywords = bound
-    places = tuple((i, a.index) for i, a in enumerate(arguments) if isinstance(a, SlotRef))
-    nests = [(i, a) for i, a in enumerate(arguments) if not isinstance(a, SlotRef) and has_slots(a)]
-    named = [(name, a) for name, a in keywords.items() if has_slots(a)]
-    filled = {place for place, _ in (*places, *nests, *named)}
     assert callable(node.target)
     return RunEager(
         function=node.target,
-        arguments=[None if i in filled else a for i, a in enumerate(arguments)],
-        keywords={name: a for name, a in keywords.items() if name not in filled},
-        places=places,
-        nests=(*nests, *named),
+        arguments=tuple(arguments),
+        keywords=dict(keywords),
         reads=tuple(slot[n] for n in node.all_input_nodes),
         output=slot[node],
     )
 
 
-def bind_view(node: Node, chain: list[Node], slot: Slot, *, is_returned: bool) -> View | None:
+def bind_view(node: Node, chain: list[Node], slot: Slot, *, is_shown: bool) -> View | None:
     """Returns the step that makes the view `node` of what the chain of views starts from; None where it is not known."""
     if not chain:
         return None
     (base,) = chain[0].all_input_nodes
     own = {n: position for position, n in enumerate((base, *chain))}
     calls = tuple(bind_call(n, own) for n in chain)
-    geometry = geometry_of(fake(base), calls, is_returned=is_returned)
+    geometry = geometry_of(fake(base), calls, is_shown=is_shown)
     strides = static_strides(fake(base))
     if geometry is None or strides is None:
         return None
     return View(slot[base], slot[node], strides, geometry, calls)
-
-
-def has_slots(argument: Any) -> bool:
-    """True for the place of a slot, and for nests of lists that have one in them."""
-    items = argument.values() if isinstance(argument, dict) else argument
-    is_nest = isinstance(argument, (list, tuple, dict))
-    return isinstance(argument, SlotRef) or (is_nest and any(map(has_slots, items)))
 
 
 def _input_spec(node: Node, value: Value, slot: Slot, *, trusted: bool, packed: bool = False) -> InputSpec:

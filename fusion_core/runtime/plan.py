@@ -89,7 +89,8 @@ def build_plan(
     slot = {node: index for index, node in enumerate(n for n in graph.nodes if n.op != "output")}
     trusted = frozenset(_trusted(graph, steps)) if guarded else frozenset()
     views = _views(graph, steps, slot)
-    bound = list(_bind_steps(_read_steps(graph, steps, views), slot, compile_program, trusted, views))
+    read = _read_steps(graph, steps, views)
+    bound = list(_bind_steps(read, slot, compile_program, trusted, views))
     outputs = graph.output_node().args[0]
     assert isinstance(outputs, (tuple, list))
     kept = {slot[o] for o in outputs if isinstance(o, Node)}
@@ -116,11 +117,14 @@ def _views(graph: Graph, steps: list[Lowered | Packed | Node], slot: dict[Node, 
     if any("resize" in str(node.target) for node in graph.nodes):
         return {}
     own = frozenset(step for step in steps if isinstance(step, Node))
-    returned = set(graph.output_node().all_input_nodes)
+    shown = set(graph.output_node().all_input_nodes)
+    for node in reversed(graph.nodes):
+        if node in shown and is_free(node):
+            shown.update(node.all_input_nodes)
     bound = (
-        (node, bind_view(node, chain_of(node, own), slot, is_returned=node in returned))
+        (node, bind_view(node, chain_of(node, own), slot, is_shown=node in shown))
         for node in graph.nodes
-        if node in own
+        if node in own and is_free(node)
     )
     return {node: view for node, view in bound if view is not None}
 

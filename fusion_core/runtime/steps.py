@@ -57,20 +57,23 @@ class InputSpec:
         return all(size == 1 or real == expected for size, real, expected in dims)
 
 
+# Views for kernels are made of `tensor.data`: one of the tensor itself would keep it alive, and share its version counter.
+
+
 def flat_view(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a dense tensor as one dimension in memory order."""
-    return tensor.as_strided((tensor.numel(),), (1,))
+    return tensor.data.as_strided((tensor.numel(),), (1,))
 
 
 def row_major_view(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a contiguous tensor as one dimension."""
-    return tensor.view(-1)
+    return tensor.data.view(-1)
 
 
 def lifted_view(missing: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """Returns what puts `missing` dimensions of size 1 before those of a tensor."""
     index = (None,) * missing
-    return lambda tensor: tensor[index]
+    return lambda tensor: tensor.data[index]
 
 
 class Inputs:
@@ -123,8 +126,7 @@ class Inputs:
         addresses = list(map(_ADDRESS, tensors))
         if identities != self._identities or addresses != self._addresses:
             made = zip(self._lasting, tensors, strict=True)
-            # a view of the tensor itself would keep it alive
-            self._kept = [(position, view(tensor.data)) for (position, view), tensor in made]
+            self._kept = [(position, view(tensor)) for (position, view), tensor in made]
             self._watched = [weakref.ref(t, self._forget) for t in tensors]
             self._identities, self._addresses = identities, addresses
         return self._kept
@@ -152,41 +154,38 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunEager:
-    """Calls one operator. `arguments` and `keywords` have None where a value of a slot belongs, which `places` name: by
-    position and slot, or by position or keyword and a nest of lists that has slots in it.
-    """
+    """Calls one operator; slots may stand anywhere in its arguments, also in lists."""
 
     function: Callable[..., Any]
-    arguments: list[Any]
+    arguments: tuple[Any, ...]
     keywords: dict[str, Any]
-    places: tuple[tuple[int, int], ...]
-    nests: tuple[tuple[int | str, Any], ...]
     reads: tuple[int, ...]
     output: int
 
     def run(self, slots: Slots) -> None:
         """Calls the operator on the values of its slots."""
-        given = self.arguments.copy()
-        for position, index in self.places:
-            given[position] = slots[index]
-        if not self.nests:
-            slots[self.output] = self.function(*given, **self.keywords)
-            return
-        named = dict(self.keywords)
-        for place, nest in self.nests:
-            (named if type(place) is str else given)[place] = _filled(nest, slots)  # type: ignore[index]
-        slots[self.output] = self.function(*given, **named)
+        given = [_filled(a, slots) for a in self.arguments]
+        slots[self.output] = self.function(
+            *given, **{name: _filled(a, slots) for name, a in self.keywords.items()}
+        )
+
+
+def has_slots(argument: Any) -> bool:
+    """True for the place of a slot, and for nests of lists that have one in them."""
+    items = argument.values() if isinstance(argument, dict) else argument
+    is_nest = isinstance(argument, (list, tuple, dict))
+    return isinstance(argument, SlotRef) or (is_nest and any(map(has_slots, items)))
 
 
 def _filled(nest: Any, slots: Slots) -> Any:
-    """Returns a nest of lists, tuples and dictionaries with values in the place of slots."""
-    if type(nest) is SlotRef:
+    """Returns an argument with values in the place of slots; one without slots is returned itself."""
+    if isinstance(nest, SlotRef):
         return slots[nest.index]
-    if isinstance(nest, (list, tuple)):
-        return [_filled(item, slots) for item in nest]
+    if not has_slots(nest):
+        return nest
     if isinstance(nest, dict):
         return {name: _filled(item, slots) for name, item in nest.items()}
-    return nest
+    return [_filled(item, slots) for item in nest]
 
 
 @dataclass(frozen=True, slots=True)

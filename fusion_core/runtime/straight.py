@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from fusion_core.runtime.bind import has_slots
 from fusion_core.runtime.plan import AnyStep, Plan
-from fusion_core.runtime.steps import CopyBack, Free, RunEager, SlotRef
+from fusion_core.runtime.steps import CopyBack, Free, RunEager, SlotRef, has_slots
 from fusion_core.runtime.views import View
 
 _ATEN = torch.ops.aten
@@ -42,7 +41,7 @@ def straight_line(plan: Plan) -> Callable[[list[Any]], tuple[Any, ...]]:
         f"return ({''.join(f'{_expression(o, names)}, ' for o in plan.outputs)})",
     ]
     exec(compile("\n ".join(lines), "<plan of fusion_core>", "exec"), names)
-    run: Callable[[list[Any]], tuple[Any, ...]] = names["run"]
+    run: Callable[[list[Any]], tuple[Any, ...]] = names.pop("run")  # its globals would keep it, and it them
     return run
 
 
@@ -60,16 +59,10 @@ def _lines(step: AnyStep, names: dict[str, Any]) -> Iterator[str]:
 
 
 def _call(step: RunEager, names: dict[str, Any]) -> str:
-    arguments: list[Any] = list(step.arguments)
-    keywords = dict(step.keywords)
-    for position, index in step.places:
-        arguments[position] = SlotRef(index)
-    for place, nest in step.nests:
-        (keywords if isinstance(place, str) else arguments)[place] = nest  # type: ignore[index]
-    given = [_expression(a, names) for a in arguments]
+    given = [_expression(a, names) for a in step.arguments]
     if step.function is operator.getitem:
         return f"{given[0]}[{given[1]}]"
-    given += [_keyword(name, _expression(a, names)) for name, a in keywords.items()]
+    given += [_keyword(name, _expression(a, names)) for name, a in step.keywords.items()]
     return f"{_named(_SHORTER.get(step.function, step.function), names)}({', '.join(given)})"
 
 

@@ -48,7 +48,10 @@ class View:
         if base.layout is not torch.strided or base.stride() != self.expected:
             return run_chain(self.chain, base)
         view = self.geometry
-        return base.as_strided(view.sizes, view.strides, base.storage_offset() + view.distance)
+        try:
+            return base.as_strided(view.sizes, view.strides, base.storage_offset() + view.distance)
+        except RuntimeError:  # of a storage whose memory was freed, which some operators view none the less
+            return run_chain(self.chain, base)
 
 
 def run_chain(chain: Iterable[RunEager], base: torch.Tensor) -> Any:
@@ -74,11 +77,11 @@ def chain_of(node: Node, steps: frozenset[Node]) -> list[Node]:
     return chain
 
 
-def geometry_of(base: torch.Tensor, chain: Iterable[RunEager], *, is_returned: bool) -> Geometry | None:
+def geometry_of(base: torch.Tensor, chain: Iterable[RunEager], *, is_shown: bool) -> Geometry | None:
     """Returns the geometry of what the chain makes of a tensor like `base`, found on a tensor without memory.
 
     None where sizes are symbolic, or where the result is no view of the same elements in the same dtype. `detach` and
-    `_unsafe_view` make tensors that are views to nobody, and one that is returned must stay so.
+    `_unsafe_view` make tensors that are views to nobody, and what is returned, or a view of it, must stay so (`is_shown`).
     """
     sizes, strides = static_sizes(base), static_strides(base)
     if base.layout is not torch.strided or sizes is None or strides is None:
@@ -90,7 +93,7 @@ def geometry_of(base: torch.Tensor, chain: Iterable[RunEager], *, is_returned: b
         view = run_chain(chain, like)
     if not isinstance(view, torch.Tensor) or view.dtype != base.dtype or view.is_neg():
         return None
-    is_view = view._base is like if is_returned else _storage(view) == _storage(like)  # noqa: SLF001 - no public name
+    is_view = view._base is like if is_shown else _storage(view) == _storage(like)  # noqa: SLF001 - no public name
     return Geometry(tuple(view.shape), view.stride(), int(view.storage_offset())) if is_view else None
 
 

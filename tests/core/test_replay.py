@@ -143,7 +143,7 @@ def test_a_reader_of_a_result_waits():
 
 def test_reductions_and_eager_steps_stay_alone():
     a, b, c = launch(0), launch(1, reduces=True), launch(2)
-    eager = RunEager(torch.neg, [], {}, (), (), (), 6)
+    eager = RunEager(torch.neg, (), {}, (), 6)
     assert groups([a, b, c], SLOTS) == [[a], [b], [c]]
     assert groups([a, eager, c], SLOTS) == [[a], [eager], [c]]
 
@@ -230,16 +230,19 @@ class Saving(torch.autograd.Function):
 def test_a_loan_is_out_while_anybody_holds_the_memory():
     value = torch.ones(3)
     loan = Loan([value.untyped_storage()])
-    assert not loan.is_out()
+    assert loan.may_be_overwritten()
     result = Saving.apply(
         torch.ones(3, requires_grad=True), value.detach
     )  # autograd holds it, and no name does
-    assert loan.is_out()
+    assert not loan.may_be_overwritten()
     result.sum().backward(retain_graph=True)
-    assert loan.is_out()
+    assert not loan.may_be_overwritten()
     result.sum().backward()
-    assert not loan.is_out()
+    assert loan.may_be_overwritten()
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        assert not loan.may_be_overwritten()
+    assert Loan([]).may_be_overwritten()
     view = value.detach()[1:]
-    assert loan.is_out()
+    assert not loan.may_be_overwritten()
     del view
-    assert not loan.is_out()
+    assert loan.may_be_overwritten()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import fusion_core
 from fusion_core.runtime.plan import Plan, build_plan
 from fusion_core.runtime.steps import Free, RunEager, SlotRef
 from fusion_core.runtime.straight import straight_line
@@ -119,6 +121,52 @@ def test_detached_values_that_nobody_gets_are_views():
     assert [len(step.chain) for step in plan.steps if isinstance(step, View)] == [3]
 
 
+def compiled_and_eager(function, *inputs):
+    """Returns the results of both; the compiled one gets inputs of its own."""
+    own = [i.detach().clone().requires_grad_(i.requires_grad) for i in inputs]
+    return fusion_core.compile(function)(*own), function(*inputs)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [lambda y: y.detach().t(), lambda y: y.data.view(-1)[2:], lambda y: y.detach().t().t().unbind(0)[1]],
+    ids=["turned", "data", "unbound"],
+)
+def test_a_returned_view_of_a_detached_value_is_a_view_to_nobody(shown):
+    def function(x):
+        y = x @ x
+        return y, shown(y)
+
+    (_, found), (_, expected) = compiled_and_eager(function, torch.randn(3, 3, requires_grad=True))
+    assert not found.requires_grad
+    assert found._is_view() == expected._is_view()
+    assert torch.allclose(found.add_(1), expected.add_(1))
+
+
+def test_a_view_of_memory_that_was_freed_is_made_where_eager_makes_it():
+    compiled = fusion_core.compile(lambda p, x: (p.view(-1), x + 1))
+    p, x = torch.randn(3, 4), torch.randn(3)
+    compiled(p, x)
+    p.untyped_storage().resize_(0)
+    view, _ = compiled(p, x)
+    assert view.shape == (12,)
+    assert not view.untyped_storage().nbytes()
+
+
+def test_code_keeps_nothing_alive_after_it():
+    x = torch.randn(3)
+    plan = Plan((), 2, 1, ((1, x),), (SlotRef(1),))
+    run = straight_line(plan)
+    assert run([None])[0] is x
+    seen = weakref.ref(x)
+    gc.disable()
+    try:
+        del plan, run, x
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
 def test_where_memory_is_resized_views_are_made_as_they_stand():
     graph = make_fx(lambda x: (x.t() * 2,), tracing_mode="fake")(torch.randn(3, 4)).graph
     first = next(n for n in graph.nodes if n.op == "call_function")
@@ -160,7 +208,7 @@ def test_the_list_of_arguments_is_emptied_and_values_die_after_their_last_use():
         assert made[-1]() is None
         return z * 2
 
-    calls = [RunEager(f, [None], {}, ((0, i),), (), (i,), i + 1) for i, f in enumerate((begin, use, end))]
+    calls = [RunEager(f, (SlotRef(i),), {}, (i,), i + 1) for i, f in enumerate((begin, use, end))]
     plan = Plan((*calls[:2], Free((1,)), calls[2], Free((2,))), 4, 1, (), (SlotRef(3), None, SlotRef(3)))
     for run in (plan.run, straight_line(plan)):
         arguments = [torch.zeros(3)]
