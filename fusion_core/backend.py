@@ -256,11 +256,7 @@ def compile_graph(
     components = tuple(lowered for each in members for lowered in each)
     shared = sum(len(step.members) for step in packed if isinstance(step, Packed))
     not_replayed = _not_replayed(graph, captured, plan, options)
-    run: Run = (
-        straight_line(plan)
-        if not_replayed
-        else _replay(graph, facts, plan, options, captured.saved_from if captured.lends else None).run
-    )
+    run: Run = straight_line(plan) if not_replayed else _replay(graph, facts, plan, options, captured).run
     if watch is not None:
         run = watch(captured, graph, plan)
     if captured.kind == "backward":
@@ -279,11 +275,12 @@ def _not_replayed(graph: Graph, captured: Captured, plan: Plan, options: Options
     return obstacle(graph, captured.kind, steps=steps, asked=asked, rebuilt=captured.rebuilt)
 
 
-def _replay(graph: Graph, facts: AliasFacts, plan: Plan, options: Options, saved_from: int | None) -> Replay:
+def _replay(graph: Graph, facts: AliasFacts, plan: Plan, options: Options, captured: Captured) -> Replay:
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     written = frozenset(i for i, n in enumerate(placeholders) if facts.writes.get(facts.storage.get(n, "")))
     device = next(t.device for n in placeholders if isinstance(t := n.meta.get("val"), Tensor))
-    return Replay(plan, written, device, copies=options.graphs is True, saved_from=saved_from)
+    lent_from = captured.saved_from if captured.lends else None
+    return Replay(plan, written, device, copies=options.graphs is True, lent_from=lent_from)
 
 
 def _rewritten(

@@ -101,14 +101,14 @@ class Recorder:
         self._pool = torch.cuda.graph_pool_handle()
         self.lock = Lock()
 
-    def record(self, plan: Plan, arguments: list[Any], saved_from: int | None = None) -> Recording:
+    def record(self, plan: Plan, arguments: list[Any], lent_from: int | None = None) -> Recording:
         """Records a call of `plan`, which has been called on these tensors before, so that its kernels are compiled.
 
-        Outputs from `saved_from` on are saved for backward. Nothing runs, so nothing is written. Raises what the recording
+        Outputs from `lent_from` on go to backward alone, which lets go of them. Nothing runs, so nothing is written. Raises what the recording
         raises. Recordings made before are not usable then.
         """
         graph = torch.cuda.CUDAGraph()
-        pool = self._pool if saved_from is None else torch.cuda.graph_pool_handle()
+        pool = self._pool if lent_from is None else torch.cuda.graph_pool_handle()
         with torch.cuda.stream(self._main):
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
@@ -117,7 +117,7 @@ class Recorder:
                 self._abandon(graph, pool)
                 raise
             graph.capture_end()
-        sources, copied, lent = _sources(values, arguments, saved_from)
+        sources, copied, lent = _sources(values, arguments, lent_from)
         return Recording(graph, self, sources, copied, Loan(lent))
 
     def _run(self, plan: Plan, arguments: list[Any]) -> tuple[Any, ...]:
@@ -179,15 +179,15 @@ def rebased(values: tuple[Any, ...], given: list[Any], arguments: list[Any]) -> 
 
 
 def _sources(
-    values: tuple[Any, ...], arguments: list[Any], saved_from: int | None = None
+    values: tuple[Any, ...], arguments: list[Any], lent_from: int | None = None
 ) -> tuple[tuple[Source, ...], list[torch.UntypedStorage], list[torch.UntypedStorage]]:
     """Returns for each output where it comes from, the storages of the pool that have to be copied out, and those on loan.
 
-    Outputs from `saved_from` on go to backward alone.
+    Outputs from `lent_from` on go to backward alone.
     """
     owners = {a.untyped_storage()._cdata: i for i, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
     shown = Counter(v.untyped_storage()._cdata for v in values if isinstance(v, torch.Tensor))
-    seen = {v.untyped_storage()._cdata for v in values[:saved_from] if isinstance(v, torch.Tensor)}
+    seen = {v.untyped_storage()._cdata for v in values[:lent_from] if isinstance(v, torch.Tensor)}
     kept: dict[int, torch.UntypedStorage] = {}
     lent: dict[int, torch.UntypedStorage] = {}
     sources: list[Source] = []
@@ -205,7 +205,7 @@ def _sources(
             sources.append(
                 Source("view", owner, _Geometry(value.dtype, value.size(), value.stride(), offset))
             )
-        elif saved_from is not None and position >= saved_from and storage._cdata not in seen:
+        elif lent_from is not None and position >= lent_from and storage._cdata not in seen:
             lent.setdefault(storage._cdata, storage)
             sources.append(Source("lent", value))
         elif shown[storage._cdata] == 1 and _fills_its_storage(value):

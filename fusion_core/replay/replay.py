@@ -38,7 +38,7 @@ class Replay:
 
     With `copies`, inputs that are not written may move from call to call: after the second move they are copied to memory
     of the recording. What forward saved moves once, to where its recording has it. Without `copies`, a call with other
-    addresses runs step by step. Outputs from `saved_from` on are saved for backward.
+    addresses runs step by step. Outputs from `lent_from` on go to backward alone, which lets go of them.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Replay:
         device: torch.device,
         *,
         copies: bool,
-        saved_from: int | None = None,
+        lent_from: int | None = None,
     ) -> None:
         self._plan = plan
         self._run_plainly = straight_line(plan)
         self._written = written
         self._device = device
         self._copies = copies
-        self._saved_from = saved_from
+        self._lent_from = lent_from
         self._moves: Counter[int] = Counter()
         self._recordings: dict[Key, Recording] = {}
         self._failures = _failures[device.index]
@@ -128,10 +128,10 @@ class Replay:
         self._fill_buffers(arguments)
         given = self._given(arguments)
         lenders = sum(bool(r.loan) for r in self._recordings.values())
-        saved_from = self._saved_from if lenders < MOST_LENDERS else None
+        lent_from = self._lent_from if lenders < MOST_LENDERS else None
         try:
             with torch.cuda.device(self._device):
-                recording = self._recorder(key[-1]).record(self._plan, given, saved_from)
+                recording = self._recorder(key[-1]).record(self._plan, given, lent_from)
         except RuntimeError as error:  # out of memory is one; nothing has run, so nothing is written
             _failures[self._device.index] += 1
             _recorders.clear()

@@ -206,7 +206,7 @@ def test_what_backward_alone_gets_is_lent():
     x = torch.arange(12.0).reshape(3, 4)
     shown, own = x + 1, x + 2
     values = shown, shown.t(), own, own[1:], x.t(), 7
-    sources, copied, lent = _sources(values, [x], saved_from=1)
+    sources, copied, lent = _sources(values, [x], lent_from=1)
     assert [s.kind for s in sources] == ["copy", "copy", "lent", "lent", "view", "plain"]
     assert [s.data_ptr() for s in lent] == [own.untyped_storage().data_ptr()]
     made = [s.make([x], [c.clone() for c in copied]) for s in sources[2:4]]
