@@ -104,8 +104,8 @@ class Recorder:
     def record(self, plan: Plan, arguments: list[Any], lent_from: int | None = None) -> Recording:
         """Records a call of `plan`, which has been called on these tensors before, so that its kernels are compiled.
 
-        Outputs from `lent_from` on go to backward alone, which lets go of them. Nothing runs, so nothing is written. Raises what the recording
-        raises. Recordings made before are not usable then.
+        Outputs from `lent_from` on go to backward alone, which lets go of them. Nothing runs, so nothing is written. Raises
+        what the recording raises. Recordings made before are not usable then.
         """
         graph = torch.cuda.CUDAGraph()
         pool = self._pool if lent_from is None else torch.cuda.graph_pool_handle()
