@@ -105,7 +105,7 @@ class Replay:
 
     def _key(self, addresses: list[Any]) -> list[Any]:
         """Addresses and numbers, and the stream, since a recording uses memory that calls on one stream share."""
-        key = [*addresses, torch.cuda.current_stream(self._device.index).cuda_stream]
+        key = [*addresses, torch._C._cuda_getCurrentRawStream(self._device.index)]  # noqa: SLF001 - ten times as fast
         for position in self._buffers:
             key[position] = None
         return key
