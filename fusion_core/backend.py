@@ -24,7 +24,7 @@ from fusion_core.lowering.packing import Packed, pack
 from fusion_core.lowering.reuse import reuse_buffers
 from fusion_core.lowering.support import WHOLE_GRAPH, Unsupported, refusal
 from fusion_core.options import Options, parse_options
-from fusion_core.overlap import Pattern, addresses_of, overlap_pattern, refuse_freed
+from fusion_core.overlap import Apart, Pattern, addresses_of, overlap_pattern, refuse_freed
 from fusion_core.partition import COPY_, Kinds, partition
 from fusion_core.passes.dce import remove_dead_code
 from fusion_core.passes.drop_identities import drop_identities, once_each
@@ -99,6 +99,7 @@ class CompiledGraph:
         self._first = self._compile(example_inputs)
         self._addresses: list[Any] = []
         self._known: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._apart: tuple[Apart, Callable[..., Any]] | None = None
         self._current = self._first.call
 
     def __call__(self, *arguments: Any) -> Any:
@@ -129,6 +130,8 @@ class CompiledGraph:
         known = self._known.get(addresses)
         if known is not None:
             return known
+        if self._apart is not None and self._apart[0].is_still(addresses):
+            return self._apart[1]
         if not self._resizes:
             refuse_freed(arguments, self._first.written)
         pattern = overlap_pattern(arguments, self._first.written)
@@ -137,6 +140,7 @@ class CompiledGraph:
             if len(self._known) >= _MOST_ADDRESSES:
                 self._known.clear()
             self._known[addresses] = plan
+            self._apart = Apart(arguments, addresses, self._first.written), plan
         return plan
 
     def _check(self, arguments: tuple[Any, ...]) -> None:

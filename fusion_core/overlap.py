@@ -159,6 +159,39 @@ def overlap_pattern(arguments: tuple[Any, ...], written: frozenset[int]) -> Patt
     return Pattern(places, foreign=any(base[i] != base[j] for i, j in pairs))
 
 
+_MOST_COMPARED = 256  # pairs of extents, which cost about as much as looking at everything anew
+
+
+class Apart:
+    """A call in which no written argument overlaps another. Tells at little cost that a later one is such a call too.
+
+    `addresses` are those of `addresses_of`. Later calls have the same sizes and strides where they have the same numbers.
+    """
+
+    def __init__(self, arguments: Sequence[Any], addresses: Sequence[Any], written: frozenset[int]) -> None:
+        known = (geometry(a) if isinstance(a, torch.Tensor) else None for a in arguments)
+        self._reach = [0 if geom is None else geom.stop - geom.start for geom in known]
+        self._written = written
+        self._addresses = addresses
+
+    def is_still(self, addresses: Sequence[Any]) -> bool:
+        """True if arguments at these addresses lie apart; False where that takes a closer look."""
+        moved = [i for i, (now, old) in enumerate(zip(addresses, self._addresses, strict=True)) if now != old]
+        if any(not self._reach[i] or not addresses[i] for i in moved):
+            return False  # a number, or memory that is not there
+        others = {i: range(len(addresses)) if i in self._written else self._written for i in moved}
+        if sum(map(len, others.values())) > _MOST_COMPARED:
+            return False
+        if any(self._touch(i, j, addresses) for i, near in others.items() for j in near if i != j):
+            return False
+        self._addresses = addresses
+        return True
+
+    def _touch(self, i: int, j: int, addresses: Sequence[Any]) -> bool:
+        reach = self._reach
+        return bool(reach[j]) and -reach[i] < addresses[i] - addresses[j] < reach[j]
+
+
 def _place(index: int, group: int, tensor: torch.Tensor) -> tuple[Any, ...]:
     storage = tensor.untyped_storage()
     offset = tensor.data_ptr() - storage.data_ptr()
