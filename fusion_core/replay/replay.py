@@ -62,7 +62,8 @@ class Replay:
         self._seen: OrderedDict[Key, None] = OrderedDict()
         self._misses = 0
         self._last: list[Any] = []
-        self._buffers: dict[int, torch.Tensor] = {}
+        self._moving: set[int] = set()  # positions of inputs that are copied
+        self._buffers: dict[Key, dict[int, torch.Tensor]] = {}  # by the numbers of a call, which tell sizes
         self._current: tuple[list[Any], Recording] | None = None  # the last replay, with its key
         self.stopped = ""
 
@@ -96,7 +97,7 @@ class Replay:
         self._misses = 0
         with recording.recorder.lock:  # until what is returned is copied out, no other thread may replay
             if recording.loan.may_be_overwritten():
-                self._fill_buffers(arguments)
+                self._filled(arguments)
                 if torch.cuda.current_device() == self._device.index:
                     return recording.replay(arguments)
                 with torch.cuda.device(self._device):
@@ -106,7 +107,7 @@ class Replay:
     def _key(self, addresses: list[Any]) -> list[Any]:
         """Addresses and numbers, and the stream, since a recording uses memory that calls on one stream share."""
         key = [*addresses, torch._C._cuda_getCurrentRawStream(self._device.index)]  # noqa: SLF001 - ten times as fast
-        for position in self._buffers:
+        for position in self._moving:
             key[position] = None
         return key
 
@@ -125,8 +126,7 @@ class Replay:
             if len(self._seen) > MOST_RECORDINGS:
                 self._seen.popitem(last=False)
             return self._run_in_steps(arguments)
-        self._fill_buffers(arguments)
-        given = self._given(arguments)
+        given = self._filled(arguments)
         lenders = sum(bool(r.loan) for r in self._recordings.values())
         lent_from = self._lent_from if lenders < MOST_LENDERS else None
         try:
@@ -143,9 +143,8 @@ class Replay:
     def _run_in_steps(self, arguments: list[Any]) -> tuple[Any, ...]:
         """Runs the plan, on the buffers where inputs move: kernels are compiled for where these lie."""
         waits: list[str] = []
-        if self._buffers:
-            self._fill_buffers(arguments)
-            given = self._given(arguments)
+        if self._moving:
+            given = self._filled(arguments)
             values = rebased(run_watched(self._plan, list(given), waits), given, arguments)
         else:
             values = run_watched(
@@ -164,6 +163,7 @@ class Replay:
     def _stop(self, reason: str) -> None:
         self.stopped = reason
         self._forget()
+        self._moving.clear()
         self._buffers.clear()
         if self._copies:
             warnings.warn(
@@ -171,23 +171,30 @@ class Replay:
             )
 
     def _let_move(self, arguments: list[Any], addresses: list[Any]) -> None:
-        """Gives memory of the recording to inputs that have moved since the last call and are not written."""
+        """Gives memory of the recording to inputs that have moved twice and are not written."""
         for position, (now, before) in enumerate(zip(addresses, self._last, strict=False)):
-            argument = arguments[position]
-            if now == before or position in self._written or position in self._buffers:
+            if (
+                now == before
+                or position in self._written
+                or not isinstance(arguments[position], torch.Tensor)
+            ):
                 continue
             self._moves[position] += 1
-            if self._moves[position] >= MOVES and isinstance(argument, torch.Tensor) and is_dense(argument):
-                self._buffers[position] = torch.empty_like(argument, requires_grad=False)
-                self._forget()
+        moving = {i for i, count in self._moves.items() if count >= MOVES and is_dense(arguments[i])}
+        if moving != self._moving:
+            self._moving = moving
+            self._forget()
         self._last = addresses
 
-    def _fill_buffers(self, arguments: list[Any]) -> None:
-        """Copies moving inputs."""
-        if self._buffers:
-            with torch.no_grad():
-                torch._foreach_copy_(list(self._buffers.values()), [arguments[i] for i in self._buffers])
-
-    def _given(self, arguments: list[Any]) -> list[Any]:
-        """Returns the arguments with the buffers in their places."""
-        return [self._buffers.get(position, argument) for position, argument in enumerate(arguments)]
+    def _filled(self, arguments: list[Any]) -> list[Any]:
+        """Copies moving inputs to their buffers; returns the arguments with these in their places."""
+        if not self._moving:
+            return list(arguments)
+        sizes = tuple(a for a in arguments if not isinstance(a, torch.Tensor))
+        buffers = self._buffers.get(sizes)
+        if buffers is None or buffers.keys() != self._moving:
+            buffers = {i: torch.empty_like(arguments[i], requires_grad=False) for i in self._moving}
+            self._buffers[sizes] = buffers
+        with torch.no_grad():
+            torch._foreach_copy_(list(buffers.values()), [arguments[i] for i in buffers])
+        return [buffers.get(position, argument) for position, argument in enumerate(arguments)]
