@@ -34,7 +34,7 @@ TOLERANCES_CUDA: dict[str, tuple[float, float, str]] = {
             "nn_functional_instance_norm",
         )
     },
-    "nn_functional_hinge_embedding_loss/bfloat16/train/": (1.6e-2, 6.3e-2, _HINGE),
+    "nn_functional_hinge_embedding_loss/bfloat16/": (1.6e-2, 6.3e-2, _HINGE),
     "nn_functional_max_pool3d/bfloat16/train/": (
         1.6e-2,
         2e-2,
@@ -42,7 +42,11 @@ TOLERANCES_CUDA: dict[str, tuple[float, float, str]] = {
     ),
     "nn_functional_normalize/bfloat16/train/": (3.2e-2, 1e-5, "both are off by 14 of 2.6e3"),
     "tanh/bfloat16/train/": (1.6e-2, 4e-3, "1 - y * y cancels near 1: both are off by 7.6e-3"),
-    "logsumexp/bfloat16/train/": (1.6e-2, 2e-3, "both are off by 1e-2"),
+    "logsumexp/bfloat16/train/": (
+        3.2e-2,
+        2e-3,
+        "the gradient is exp(x - result), and a result between 4 and 8 is rounded to 3.1e-2",
+    ),
     "linalg_householder_product/float32/train/": (1e-4, 1e-3, _REFLECTIONS),
 }
 
