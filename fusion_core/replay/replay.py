@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, OrderedDict
+from threading import RLock
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -22,6 +23,7 @@ from fusion_core.runtime.plan import Plan
 from fusion_core.runtime.straight import straight_line
 
 Key = tuple[Any, ...]
+Buffers = dict[int, torch.Tensor]  # where inputs that move are copied, by position
 
 MOST_RECORDINGS = 8
 MOST_LENDERS = 2  # each keeps memory for all that one forward saves
@@ -57,47 +59,50 @@ class Replay:
         self._copies = copies
         self._lent_from = lent_from
         self._moves: Counter[int] = Counter()
-        self._recordings: dict[Key, Recording] = {}
+        self._lock = RLock()
+        self._recordings: dict[Key, tuple[Recording, Buffers]] = {}
         self._failures = _failures[device.index]
-        self._seen: OrderedDict[Key, None] = OrderedDict()
+        self._seen: OrderedDict[Key, Buffers] = OrderedDict()
         self._misses = 0
         self._last: list[Any] = []
         self._moving: set[int] = set()  # positions of inputs that are copied
-        self._buffers: dict[Key, dict[int, torch.Tensor]] = {}  # by the numbers of a call, which tell sizes
-        self._current: tuple[list[Any], Recording] | None = None  # the last replay, with its key
+        self._current: tuple[list[Any], Recording, Buffers] | None = None  # the last replay, with its key
         self.stopped = ""
 
     def run(self, arguments: list[Any]) -> tuple[Any, ...]:
         """Does what `Plan.run` does; takes over the list of arguments."""
         if self.stopped or torch.cuda.is_current_stream_capturing():
             return self._run_plainly(arguments)
-        addresses = addresses_of(arguments)
-        key = self._key(addresses)
-        if self._current is not None and self._failures == _failures[self._device.index]:
-            known, recording = self._current
-            if key == known:
-                return self._replay(recording, arguments)
-        return self._look_up(arguments, addresses)
+        with self._lock:
+            addresses = addresses_of(arguments)
+            key = self._key(addresses)
+            if self._current is not None and self._failures == _failures[self._device.index]:
+                known, recording, buffers = self._current
+                if key == known:
+                    return self._replay(recording, buffers, arguments)
+            return self._look_up(arguments, addresses)
 
     def _look_up(self, arguments: list[Any], addresses: list[Any]) -> tuple[Any, ...]:
         if self._copies and addresses != self._last:
             self._let_move(arguments, addresses)
+        if not all(is_dense(arguments[i]) for i in self._moving):
+            return self._run_plainly(arguments)
         if self._failures != _failures[self._device.index]:
             self._failures = _failures[self._device.index]
             self._recordings.clear()
             self._current = None
         key = self._key(addresses)
-        recording = self._recordings.get(tuple(key))
-        if recording is None:
+        recorded = self._recordings.get(tuple(key))
+        if recorded is None:
             return self._run_new(arguments, tuple(key))
-        self._current = key, recording
-        return self._replay(recording, arguments)
+        self._current = key, *recorded
+        return self._replay(*recorded, arguments)
 
-    def _replay(self, recording: Recording, arguments: list[Any]) -> tuple[Any, ...]:
+    def _replay(self, recording: Recording, buffers: Buffers, arguments: list[Any]) -> tuple[Any, ...]:
         self._misses = 0
         with recording.recorder.lock:  # until what is returned is copied out, no other thread may replay
             if recording.loan.may_be_overwritten():
-                self._filled(arguments)
+                _filled(buffers, arguments)
                 if torch.cuda.current_device() == self._device.index:
                     return recording.replay(arguments)
                 with torch.cuda.device(self._device):
@@ -122,12 +127,13 @@ class Replay:
             self._stop("addresses of inputs change from call to call")
             return self._run_plainly(arguments)
         if key not in self._seen:
-            self._seen[key] = None
+            self._seen[key] = buffers = self._new_buffers(arguments)
             if len(self._seen) > MOST_RECORDINGS:
                 self._seen.popitem(last=False)
-            return self._run_in_steps(arguments)
-        given = self._filled(arguments)
-        lenders = sum(bool(r.loan) for r in self._recordings.values())
+            return self._run_in_steps(buffers, arguments)
+        buffers = self._seen[key]
+        given = _filled(buffers, arguments)
+        lenders = sum(bool(recording.loan) for recording, _ in self._recordings.values())
         lent_from = self._lent_from if lenders < MOST_LENDERS else None
         try:
             with torch.cuda.device(self._device):
@@ -137,14 +143,14 @@ class Replay:
             _recorders.clear()
             self._stop(f"the recording failed: {str(error).splitlines()[0]}")
             return self._run_plainly(arguments)
-        self._recordings[key] = recording
-        return self._replay(recording, arguments)
+        self._recordings[key] = recording, buffers
+        return self._replay(recording, buffers, arguments)
 
-    def _run_in_steps(self, arguments: list[Any]) -> tuple[Any, ...]:
+    def _run_in_steps(self, buffers: Buffers, arguments: list[Any]) -> tuple[Any, ...]:
         """Runs the plan, on the buffers where inputs move: kernels are compiled for where these lie."""
         waits: list[str] = []
-        if self._moving:
-            given = self._filled(arguments)
+        if buffers:
+            given = _filled(buffers, arguments)
             values = rebased(run_watched(self._plan, list(given), waits), given, arguments)
         else:
             values = run_watched(
@@ -164,7 +170,6 @@ class Replay:
         self.stopped = reason
         self._forget()
         self._moving.clear()
-        self._buffers.clear()
         if self._copies:
             warnings.warn(
                 f"graphs=True: a plan is no longer replayed: {reason}", RuntimeWarning, stacklevel=2
@@ -181,20 +186,20 @@ class Replay:
                 continue
             self._moves[position] += 1
         moving = {i for i, count in self._moves.items() if count >= MOVES and is_dense(arguments[i])}
-        if moving != self._moving:
-            self._moving = moving
+        if not moving <= self._moving:
+            self._moving |= moving
             self._forget()
         self._last = addresses
 
-    def _filled(self, arguments: list[Any]) -> list[Any]:
-        """Copies moving inputs to their buffers; returns the arguments with these in their places."""
-        if not self._moving:
-            return list(arguments)
-        sizes = tuple(a for a in arguments if not isinstance(a, torch.Tensor))
-        buffers = self._buffers.get(sizes)
-        if buffers is None or buffers.keys() != self._moving:
-            buffers = {i: torch.empty_like(arguments[i], requires_grad=False) for i in self._moving}
-            self._buffers[sizes] = buffers
-        with torch.no_grad():
-            torch._foreach_copy_(list(buffers.values()), [arguments[i] for i in buffers])
-        return [buffers.get(position, argument) for position, argument in enumerate(arguments)]
+    def _new_buffers(self, arguments: list[Any]) -> Buffers:
+        with torch.inference_mode(False):  # they are written in any mode
+            return {i: torch.empty_like(arguments[i], requires_grad=False) for i in sorted(self._moving)}
+
+
+def _filled(buffers: Buffers, arguments: list[Any]) -> list[Any]:
+    """Copies the inputs that move; returns the arguments with the buffers in their places."""
+    if not buffers:
+        return list(arguments)
+    with torch.no_grad():
+        torch._foreach_copy_(list(buffers.values()), [arguments[i] for i in buffers])
+    return [buffers.get(position, argument) for position, argument in enumerate(arguments)]

@@ -19,6 +19,7 @@ _Geometry = tuple[torch.Size, tuple[int, ...]]
 
 _STRIDED = torch.strided
 _ADDRESS = torch.Tensor.data_ptr
+_NO_VIEWS: tuple[list[int], list[int], list[torch.Tensor]] = [], [], []
 _NO_LIKES: dict[int, _Geometry] = {}
 
 
@@ -95,9 +96,7 @@ class Inputs:
         # without fixed sizes, the same tensor at the same address may come with others
         self._lasting = tuple((i, view) for i, view, lasts in viewed if lasts)
         self._passing = tuple((i, view) for i, view, lasts in viewed if not lasts)
-        self._identities: list[int] = []
-        self._addresses: list[int] = []
-        self._kept: list[tuple[int, torch.Tensor]] = []
+        self._known = _NO_VIEWS  # identities and addresses of tensors, and their views: replaced as one, last
         self._watched: list[weakref.ref[torch.Tensor]] = []
 
     def tensors(self, slots: Slots) -> list[torch.Tensor] | None:
@@ -110,30 +109,28 @@ class Inputs:
         return found
 
     def viewed(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Returns the views that the kernel gets."""
-        if not (self._lasting or self._passing):
-            return tensors
-        given = tensors.copy()
-        for position, view in self._passing:
-            given[position] = view(tensors[position])
+        """Puts the views that the kernel gets in the place of the tensors, and returns the list."""
         if self._lasting:
-            for position, kept in self._kept_views([tensors[position] for position, _ in self._lasting]):
-                given[position] = kept
-        return given
+            kept = self._kept_views([tensors[position] for position, _ in self._lasting])
+            for (position, _), view in zip(self._lasting, kept, strict=True):
+                tensors[position] = view
+        for position, make in self._passing:
+            tensors[position] = make(tensors[position])
+        return tensors
 
-    def _kept_views(self, tensors: list[torch.Tensor]) -> list[tuple[int, torch.Tensor]]:
+    def _kept_views(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        known_identities, known_addresses, kept = self._known
         identities = list(map(id, tensors))
         addresses = list(map(_ADDRESS, tensors))
-        if identities != self._identities or addresses != self._addresses:
-            made = zip(self._lasting, tensors, strict=True)
-            self._kept = [(position, view(tensor)) for (position, view), tensor in made]
+        if identities != known_identities or addresses != known_addresses:
+            kept = [view(tensor) for (_, view), tensor in zip(self._lasting, tensors, strict=True)]
             self._watched = [weakref.ref(t, self._forget) for t in tensors]
-            self._identities, self._addresses = identities, addresses
-        return self._kept
+            self._known = identities, addresses, kept
+        return kept
 
     def _forget(self, gone: weakref.ref[torch.Tensor]) -> None:
         if any(gone is watched for watched in self._watched):
-            self._identities, self._kept = [], []
+            self._known = _NO_VIEWS
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,40 @@ def test_sizes_that_alternate_have_buffers_of_their_own(recordings):
     assert len(made) == 2
 
 
+def test_sizes_that_never_come_again_keep_no_memory(recordings):
+    run = replayed(
+        recordings, lambda n, x: (torch.ops.aten.mul.Tensor(x, n),), 3, torch.zeros(3), mode="symbolic"
+    )
+    for number in range(60):
+        for size in (3, 100 + number):
+            x = torch.full((size,), float(number))
+            assert torch.equal(run.run([size, x])[0], x * size)
+    assert not run.stopped
+    assert len(run._seen) <= module.MOST_RECORDINGS
+    assert len(made) == 1
+
+
+def test_each_stream_has_buffers_of_its_own(recordings, monkeypatch):
+    run = replayed(recordings, lambda x: (x * 2,), torch.zeros(3))
+    for number in range(10):
+        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _index, n=number: n % 2)
+        x = torch.full((3,), float(number))
+        assert torch.equal(run.run([x])[0], x * 2)
+    first, second = made
+    assert first.recorder is not second.recorder
+    assert first.graph.given[0].data_ptr() != second.graph.given[0].data_ptr()
+
+
+def test_an_input_with_gaps_now_and_then_costs_no_recording(recordings):
+    run = replayed(recordings, lambda x: (x * 2,), torch.zeros(3, 5))
+    held = []
+    for number in range(30):
+        x = torch.full((3, 8), float(number))[:, :5] if number % 4 == 3 else torch.full((3, 5), float(number))
+        held.append(x)
+        assert torch.equal(run.run([x])[0], x * 2)
+    assert len(made) == 1
+
+
 def test_what_backward_gets_stays_while_it_is_held(recordings):
     weight = torch.tensor([2.0, 3.0])
     run = replayed(recordings, lambda x, w: ((x * w).sum(), x * 5), torch.zeros(2), weight, lent_from=1)
