@@ -42,3 +42,10 @@ def test_neg_bit_and_values(given, is_neg):
     found = with_bits(given, is_conj=False, is_neg=is_neg)
     assert found.is_neg() is is_neg
     torch.testing.assert_close(found.resolve_neg(), given.resolve_neg(), rtol=0, atol=0)
+
+
+def test_a_tangent_that_nobody_has():
+    ours, theirs = (torch.randn(3, 3, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    fusion_core.compile(torch.linalg.eigvals)(ours.requires_grad_()).abs().sum().backward()
+    torch.linalg.eigvals(theirs.requires_grad_()).abs().sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
