@@ -52,19 +52,20 @@ def addresses_of(arguments: Sequence[Any]) -> list[Any]:
 def refuse_freed(arguments: Sequence[Any], written: Collection[int]) -> None:
     """Raises InputError where the memory of a tensor that is written was given back, which a kernel would not see."""
     for position, argument in enumerate(arguments):
-        if position not in written or not isinstance(argument, torch.Tensor):
-            continue
-        if (
-            address(argument) == 0
-            and argument.numel()
-            and argument.layout is torch.strided
-            and not argument.untyped_storage().nbytes()
-        ):
+        if position in written and isinstance(argument, torch.Tensor) and _is_freed(argument):
             what = f"{argument.dtype} {tuple(argument.shape)} on {argument.device}"
             raise InputError(
                 f"input {position} of the compiled graph, {what}, is written, but its storage has 0 bytes: its memory was "
                 "freed. Give it memory again (`untyped_storage().resize_`) before the call. Nothing was written"
             )
+
+
+def _is_freed(tensor: torch.Tensor) -> bool:
+    """True where elements should lie and no memory is; a view's address is its offset then."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return False
+    nowhere = 0, tensor.storage_offset() * tensor.element_size()
+    return address(tensor) in nowhere and not tensor.untyped_storage().nbytes()
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -159,6 +160,7 @@ def overlap_pattern(arguments: tuple[Any, ...], written: frozenset[int]) -> Patt
     return Pattern(places, foreign=any(base[i] != base[j] for i, j in pairs))
 
 
+_LOWEST_ADDRESS = 1 << 32
 _MOST_COMPARED = 256  # pairs of extents, which cost about as much as looking at everything anew
 
 
@@ -177,8 +179,8 @@ class Apart:
     def is_still(self, addresses: Sequence[Any]) -> bool:
         """True if arguments at these addresses lie apart; False where that takes a closer look."""
         moved = [i for i, (now, old) in enumerate(zip(addresses, self._addresses, strict=True)) if now != old]
-        if any(not self._reach[i] or not addresses[i] for i in moved):
-            return False  # a number, or memory that is not there
+        if any(not self._reach[i] or addresses[i] < _LOWEST_ADDRESS for i in moved):
+            return False  # a number, or memory that is not there: views of that begin at their offset
         others = {i: range(len(addresses)) if i in self._written else self._written for i in moved}
         if sum(map(len, others.values())) > _MOST_COMPARED:
             return False

@@ -68,13 +68,14 @@ def test_refused_before_anything_is_written(name):
     assert torch.equal(x, before)
 
 
-def test_memory_that_was_freed():
+@pytest.mark.parametrize("offset", [0, 3])
+def test_memory_that_was_freed(offset):
     def function(x, y):
         y.add_(1)
         x.mul_(2)
 
     compiled = fusion_core.compile(function)
-    x, y = torch.ones(4), torch.ones(4)
+    x, y = torch.ones(4 + offset)[offset:], torch.ones(4)
     compiled(x, y)
     x.untyped_storage().resize_(0)
     before = y.clone()
@@ -83,7 +84,7 @@ def test_memory_that_was_freed():
     ):
         compiled(x, y)
     assert torch.equal(y, before)
-    x.untyped_storage().resize_(16)
+    x.untyped_storage().resize_(16 + 4 * offset)
     x.fill_(1)
     compiled(x, y)
     assert torch.equal(x, torch.full((4,), 2.0))
