@@ -59,6 +59,11 @@ def tensor_of(node: Node) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
+def storage_of(tensor: torch.Tensor) -> int:
+    """Returns what tells the storage of a tensor, also of one without memory, whose address tells nothing."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
 def is_view(node: Node) -> bool:
     """True for operators whose result is a view of an argument and that write nothing."""
     known = signature(node.target)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from fusion_core.alias import tensor_of
+from fusion_core.alias import storage_of, tensor_of
 from fusion_core.capture import run_in_place
 from fusion_core.lowering.support import source_line
 from fusion_core.runtime.packed import ListLaunch, PackedLaunch
@@ -114,14 +114,10 @@ class _Walk:
 
     def _run(self, step: AnyStep) -> tuple[str, tuple[Piece, ...]]:
         """Returns what the step is called, and what it takes."""
-        if isinstance(step, RunEager):
+        if isinstance(step, (RunEager, View)):
             node = self._nodes[step.output]
-            return f"{_operator_name(node)} -> {node.name}", self._hold(step.output, self._result(node))
-        if isinstance(step, View):
-            node = self._nodes[step.output]
-            return f"{_operator_name(node)} -> {node.name}", self._hold(
-                step.output, self._holds.get(step.base, ())
-            )
+            held = self._result(node) if isinstance(step, RunEager) else self._holds.get(step.base, ())
+            return f"{_operator_name(node)} -> {node.name}", self._hold(step.output, held)
         if isinstance(step, CopyBack):
             return f"copy_ -> {self._nodes[step.target].name}", ()
         assert not isinstance(step, Free)
@@ -160,7 +156,7 @@ class _Walk:
         several = source.meta.get("val")
         if tensor is None or not isinstance(several, (list, tuple)) or len(pieces) != len(_tensors(several)):
             return pieces
-        position = [i for i, t in enumerate(_tensors(several)) if _storage(t) == _storage(tensor)]
+        position = [i for i, t in enumerate(_tensors(several)) if storage_of(t) == storage_of(tensor)]
         return tuple(pieces[i] for i in position)
 
     def _written_bases(self, node: Node) -> tuple[Piece, ...]:
@@ -213,7 +209,7 @@ def _new_pieces_of(node: Node, value: object) -> tuple[Piece, ...]:
     """Returns one piece for each tensor of a value, in order; tensors of one storage share theirs."""
     made: dict[int, Piece] = {}
     return tuple(
-        made.setdefault(_storage(t), _piece(node, _whole(t.untyped_storage().nbytes()), t))
+        made.setdefault(storage_of(t), _piece(node, _whole(t.untyped_storage().nbytes()), t))
         for t in _tensors(value)
         if t.layout is torch.strided
     )
@@ -245,7 +241,7 @@ def _borrowed(placeholders: list[Node]) -> tuple[Piece, ...]:
         for tensor in _tensors(node.meta.get("val")):
             if tensor.layout is torch.strided:
                 nbytes = _whole(tensor.untyped_storage().nbytes())
-                made.setdefault(_storage(tensor), _piece(node, nbytes, tensor))
+                made.setdefault(storage_of(tensor), _piece(node, nbytes, tensor))
     return tuple(made.values())
 
 
@@ -261,10 +257,6 @@ def _tensors(value: object) -> list[torch.Tensor]:
     return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []
 
 
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
-
-
 def _same_storage(a: Node, b: Node) -> bool:
     first, second = tensor_of(a), tensor_of(b)
-    return first is not None and second is not None and _storage(first) == _storage(second)
+    return first is not None and second is not None and storage_of(first) == storage_of(second)

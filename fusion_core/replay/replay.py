@@ -102,7 +102,7 @@ class Replay:
         self._misses = 0
         with recording.recorder.lock:  # until what is returned is copied out, no other thread may replay
             if recording.loan.may_be_overwritten():
-                _filled(buffers, arguments)
+                _fill(buffers, arguments)
                 if torch.cuda.current_device() == self._device.index:
                     return recording.replay(arguments)
                 with torch.cuda.device(self._device):
@@ -132,7 +132,8 @@ class Replay:
                 self._seen.popitem(last=False)
             return self._run_in_steps(buffers, arguments)
         buffers = self._seen[key]
-        given = _filled(buffers, arguments)
+        _fill(buffers, arguments)
+        given = _with(buffers, arguments)
         lenders = sum(bool(recording.loan) for recording, _ in self._recordings.values())
         lent_from = self._lent_from if lenders < MOST_LENDERS else None
         try:
@@ -150,7 +151,8 @@ class Replay:
         """Runs the plan, on the buffers where inputs move: kernels are compiled for where these lie."""
         waits: list[str] = []
         if buffers:
-            given = _filled(buffers, arguments)
+            _fill(buffers, arguments)
+            given = _with(buffers, arguments)
             values = rebased(run_watched(self._plan, list(given), waits), given, arguments)
         else:
             values = run_watched(
@@ -196,10 +198,13 @@ class Replay:
             return {i: torch.empty_like(arguments[i], requires_grad=False) for i in sorted(self._moving)}
 
 
-def _filled(buffers: Buffers, arguments: list[Any]) -> list[Any]:
-    """Copies the inputs that move; returns the arguments with the buffers in their places."""
-    if not buffers:
-        return list(arguments)
-    with torch.no_grad():
-        torch._foreach_copy_(list(buffers.values()), [arguments[i] for i in buffers])
+def _fill(buffers: Buffers, arguments: list[Any]) -> None:
+    """Copies the inputs that move."""
+    if buffers:
+        with torch.no_grad():
+            torch._foreach_copy_(list(buffers.values()), [arguments[i] for i in buffers])
+
+
+def _with(buffers: Buffers, arguments: list[Any]) -> list[Any]:
+    """Returns the arguments with the buffers in their places."""
     return [buffers.get(position, argument) for position, argument in enumerate(arguments)]

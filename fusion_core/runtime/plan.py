@@ -89,7 +89,7 @@ def build_plan(
     slot = {node: index for index, node in enumerate(n for n in graph.nodes if n.op != "output")}
     trusted = frozenset(_trusted(graph, steps)) if guarded else frozenset()
     views = _views(graph, steps, slot)
-    read = _read_steps(graph, steps, views)
+    read = _read_steps(graph, steps, views, slot)
     bound = list(_bind_steps(read, slot, compile_program, trusted, views))
     outputs = graph.output_node().args[0]
     assert isinstance(outputs, (tuple, list))
@@ -130,23 +130,22 @@ def _views(graph: Graph, steps: list[Lowered | Packed | Node], slot: dict[Node, 
 
 
 def _read_steps(
-    graph: Graph, steps: list[Lowered | Packed | Node], views: dict[Node, View]
+    graph: Graph, steps: list[Lowered | Packed | Node], views: dict[Node, View], slot: dict[Node, int]
 ) -> list[Lowered | Packed | Node]:
     """Returns the steps without views that nobody reads."""
-    nodes = [n for n in graph.nodes if n.op != "output"]
-    read = set(graph.output_node().all_input_nodes)
+    read = {slot[n] for n in graph.output_node().all_input_nodes}
     kept: list[Lowered | Packed | Node] = []
     for step in reversed(steps):
         if isinstance(step, Packed):
-            read.update(n for m in step.members for n in m.operands())
+            read.update(slot[n] for m in step.members for n in m.operands())
         elif isinstance(step, Lowered):
-            read.update(step.operands())
-        elif is_free(step) and step not in read:
+            read.update(slot[n] for n in step.operands())
+        elif is_free(step) and slot[step] not in read:
             continue
         elif step in views:
-            read.add(nodes[views[step].base])
+            read.add(views[step].base)
         else:
-            read.update(step.all_input_nodes)
+            read.update(slot[n] for n in step.all_input_nodes)
         kept.append(step)
     return kept[::-1]
 

@@ -20,7 +20,6 @@ _Geometry = tuple[torch.Size, tuple[int, ...]]
 _STRIDED = torch.strided
 _ADDRESS = torch.Tensor.data_ptr
 _NO_VIEWS: tuple[list[int], list[int], list[torch.Tensor]] = [], [], []
-_NO_LIKES: dict[int, _Geometry] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ class Inputs:
         """Returns the tensors of the slots; None where one does not lie in memory as expected."""
         found = [slots[i] for i in self.slots]
         for position, strides, fits in self._checked:
-            tensor = found[position]
+            tensor = found[position]  # `fits` says the same; the common case does without the call
             if (tensor.layout is not _STRIDED or tensor.stride() != strides) and not fits(tensor):
                 return None
         return found
@@ -226,7 +225,7 @@ class Launch:
         if tensors is None:
             self._run_eager(slots)
             return
-        likes = {slot: _geometry(tensors[given]) for slot, given in self.likes} if self.likes else _NO_LIKES
+        likes = {slot: _geometry(tensors[given]) for slot, given in self.likes}
         tensors = self.inputs.viewed(tensors)
         for index in self.consumed:
             slots[index] = None

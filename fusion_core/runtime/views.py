@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fusion_core.alias import is_free
+from fusion_core.alias import is_free, storage_of
 from fusion_core.lowering.types import static_sizes, static_strides
 from fusion_core.runtime.steps import RunEager, Slots
 
@@ -93,10 +93,5 @@ def geometry_of(base: torch.Tensor, chain: Iterable[RunEager], *, is_shown: bool
         view = run_chain(chain, like)
     if not isinstance(view, torch.Tensor) or view.dtype != base.dtype or view.is_neg():
         return None
-    is_view = view._base is like if is_shown else _storage(view) == _storage(like)  # noqa: SLF001 - no public name
+    is_view = view._base is like if is_shown else storage_of(view) == storage_of(like)  # noqa: SLF001 - no public name
     return Geometry(tuple(view.shape), view.stride(), int(view.storage_offset())) if is_view else None
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    """Returns what tells the storage of a tensor without memory, whose address is 0."""
-    return int(tensor.untyped_storage()._cdata)
