@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from equal import assert_equal, with_options
+from partial_updates import PROGRAMS
 from test_bookend import GOLDENS
 from test_copy_semantics import COPIES, FRESH, then_write
-from test_reinplace import PROGRAMS
 
 import fusion_core
 from fusion_core.executors.nvfuser import NvFuserExecutor
