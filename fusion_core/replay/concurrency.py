@@ -24,10 +24,14 @@ class Group:
     touched_bytes: tuple[int, ...]
     frees: tuple[Free, ...]
 
+    def chains(self) -> list[AnyStep]:
+        """Returns the steps that are several small kernels, each of which waits for the one before."""
+        return [step for step in self.steps if isinstance(step, PackedLaunch)]
+
     def largest_first(self) -> list[AnyStep]:
-        """Returns the steps in the order in which they are best begun."""
+        """Returns the other steps in the order in which they are best begun."""
         order = sorted(range(len(self.steps)), key=lambda i: -self.touched_bytes[i])
-        return [self.steps[i] for i in order]
+        return [self.steps[i] for i in order if not isinstance(self.steps[i], PackedLaunch)]
 
 
 @dataclass

@@ -98,6 +98,7 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self._main = _stream(device)
         self._side = [_stream(device) for _ in range(STREAMS)]
+        self._urgent = _stream(device, priority=-1)
         self._pool = torch.cuda.graph_pool_handle()
         self.lock = Lock()
 
@@ -147,15 +148,22 @@ class Recorder:
             generator.graphsafe_set_state(generator.clone_state())
 
     def _run_group(self, group: Group, slots: list[Any]) -> None:
-        """Forks over the streams and joins again; a single step stays where it is."""
+        """Forks over the streams and joins again; a single step stays where it is.
+
+        Chains come first, and before the blocks of other kernels: small as they are, they would else end after all others.
+        """
         if len(group.steps) > 1:
-            side = self._side[: len(group.steps)]
-            for stream in side:
+            chains, steps = group.chains(), group.largest_first()
+            side = self._side[: len(steps)]
+            placed = [(self._urgent, step) for step in chains]
+            placed += [(side[position % len(side)], step) for position, step in enumerate(steps)]
+            used = dict.fromkeys(stream for stream, _ in placed)
+            for stream in used:
                 stream.wait_stream(self._main)
-            for position, step in enumerate(group.largest_first()):
-                with torch.cuda.stream(side[position % len(side)]):
+            for stream, step in placed:
+                with torch.cuda.stream(stream):
                     step.run(slots)
-            for stream in side:
+            for stream in used:
                 self._main.wait_stream(stream)
         else:
             for step in group.steps:
@@ -164,8 +172,8 @@ class Recorder:
             free.run(slots)
 
 
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def _stream(device: torch.device, priority: int = 0) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
 
 
 def rebased(values: tuple[Any, ...], given: list[Any], arguments: list[Any]) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ from fusion_core.replay.concurrency import Grouping
 from fusion_core.replay.lending import Loan
 from fusion_core.replay.obstacle import obstacle
 from fusion_core.replay.recording import _sources
+from fusion_core.runtime.packed import PackedLaunch
 from fusion_core.runtime.steps import Free, Inputs, InputSpec, Launch, RunEager
 
 
@@ -157,6 +158,19 @@ def test_frees_wait_for_the_whole_group():
     assert group.steps == (a, b)
     assert [f.slots for f in group.frees] == [(0,), (1,)]
     assert group.largest_first() == [b, a]
+
+
+def test_a_chain_of_small_kernels_does_not_wait_for_large_ones():
+    """It takes as long as its kernels take one after the other, so it would end after all others if it began last."""
+    specs = tuple(InputSpec(slot, (1,), None, None) for slot in (0, 1))
+    chain = PackedLaunch(None, (Inputs(specs),), frozenset(), frozenset(), (0,), [3, 5], (0, 1), (), ())
+    a, b = launch(3, written=[3]), launch(2, written=[2])
+    grouping = Grouping()
+    for step in (a, chain, b):
+        assert grouping.add(step, SLOTS) is None
+    group = grouping.rest()
+    assert group.chains() == [chain]
+    assert group.largest_first() == [a, b]
 
 
 def test_the_steps_of_a_plan_tell_what_they_write():
