@@ -89,14 +89,17 @@ with DeviceGate("cpu", Path({str(tmp_path)!r})).exclusive():
     child = os.fork()
     if child == 0:
         os.close(1)
-        time.sleep(20)
+        os.close(2)  # who reads the two would wait for the child
+        time.sleep(60)
         os._exit(0)
     print(child, flush=True)
     os.kill(os.getpid(), 9)
 """
+    begun = time.monotonic()
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     child = int(process.stdout)
     try:
+        assert time.monotonic() - begun < 60
         with DeviceGate("cpu", tmp_path, wait_s=2).exclusive():
             pass
     finally:
