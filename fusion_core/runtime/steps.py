@@ -111,6 +111,11 @@ class Inputs:
         )
         self._watched: list[weakref.ref[torch.Tensor]] = []
 
+    @property
+    def are_checked(self) -> bool:
+        """True where a tensor may lie in memory otherwise than expected."""
+        return bool(self._checked)
+
     def tensors(self, slots: Slots) -> list[torch.Tensor] | None:
         """Returns the tensors of the slots; None where one does not lie in memory as expected."""
         found = list(self._all(slots))
@@ -234,7 +239,7 @@ class Launch:
         """Launches, and lets values that now live in a written input be read there."""
         tensors = self.inputs.tensors(slots)
         if tensors is None:
-            self._run_eager(slots)
+            self.run_eager(slots)
             return
         likes = {slot: _geometry(tensors[given]) for slot, given in self.likes} if self.likes else _NO_LIKES
         tensors = self.inputs.viewed(tensors)
@@ -243,16 +248,17 @@ class Launch:
         try:
             results = self.kernel(tensors)
         except KernelError:
-            self._run_eager(slots)
+            self.run_eager(slots)
             return
         for spec, result in zip(self.outputs, results, strict=True):
-            slots[spec.slot] = _laid_out(result, spec, likes.get(spec.slot))
+            slots[spec.slot] = laid_out(result, spec, likes.get(spec.slot))
         for value, target in self.forwarded:
             slots[value] = slots[target]
         for value, target in self.reused:
             slots[value] = slots[target]
 
-    def _run_eager(self, slots: Slots) -> None:
+    def run_eager(self, slots: Slots) -> None:
+        """Runs what the kernel stands for."""
         own = list(slots)
         for step in self.eager:
             step.run(own)
@@ -266,7 +272,7 @@ def _geometry(tensor: torch.Tensor) -> _Geometry:
     return tensor.shape, tensor.stride()
 
 
-def _laid_out(result: torch.Tensor, spec: OutputSpec, like: _Geometry | None) -> torch.Tensor:
+def laid_out(result: torch.Tensor, spec: OutputSpec, like: _Geometry | None = None) -> torch.Tensor:
     """Returns the output with eager's sizes and strides; a copy only where the kernel chose other strides.
 
     It is no view: autograd and Dynamo treat a view of a tensor that nobody else has otherwise than eager's result.
@@ -280,15 +286,15 @@ def _laid_out(result: torch.Tensor, spec: OutputSpec, like: _Geometry | None) ->
     if extra:
         result = result.as_strided_(result.shape[extra:], result.stride()[extra:])
     if spec.sizes is None or spec.strides is None:
-        laid_out = torch.empty_permuted(result.shape, spec.order, dtype=result.dtype, device=result.device)
-        return result if laid_out.stride() == result.stride() else laid_out.copy_(result)
+        made = torch.empty_permuted(result.shape, spec.order, dtype=result.dtype, device=result.device)
+        return result if made.stride() == result.stride() else made.copy_(result)
     if result.stride() == spec.strides:
         return result
     dims = zip(spec.sizes, result.stride(), spec.strides, strict=True)
     if all(size == 1 or found == wanted for size, found, wanted in dims):
         return result.as_strided_(spec.sizes, spec.strides)
-    laid_out = torch.empty_strided(spec.sizes, spec.strides, dtype=result.dtype, device=result.device)
-    return laid_out.copy_(result)
+    made = torch.empty_strided(spec.sizes, spec.strides, dtype=result.dtype, device=result.device)
+    return made.copy_(result)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from fusion_core.errors import KernelError
 from fusion_core.runtime.plan import AnyStep, Plan
-from fusion_core.runtime.steps import CopyBack, Free, RunEager, SlotRef, has_slots
+from fusion_core.runtime.steps import CopyBack, Free, Launch, RunEager, SlotRef, has_slots, laid_out
 from fusion_core.runtime.views import View
 
 _ATEN = torch.ops.aten
@@ -54,8 +55,23 @@ def _lines(step: AnyStep, names: dict[str, Any]) -> Iterator[str]:
         yield f"slots[{step.target}].copy_(slots[{step.source}])"
     elif isinstance(step, RunEager):
         yield f"slots[{step.output}] = {_call(step, names)}"
+    elif isinstance(step, Launch) and not (step.inputs.are_checked or step.likes or step.consumed):
+        yield from _launch(step, names)
     else:
         yield f"{_named(step.run, names)}(slots)"
+
+
+def _launch(step: Launch, names: dict[str, Any]) -> Iterator[str]:
+    """Does what `Launch.run` does, where nothing has to be looked at before."""
+    given = f"[{', '.join(f'slots[{i}]' for i in step.inputs.slots)}]"
+    yield f"try: results = {_named(step.kernel, names)}({_named(step.inputs.viewed, names)}({given}))"
+    yield f"except {_named(KernelError, names)}: {_named(step.run_eager, names)}(slots)"
+    made = [
+        f"slots[{spec.slot}] = {_named(laid_out, names)}(results[{i}], {_named(spec, names)})"
+        for i, spec in enumerate(step.outputs)
+    ]
+    read = [f"slots[{value}] = slots[{target}]" for value, target in (*step.forwarded, *step.reused)]
+    yield f"else: {'; '.join([*made, *read, 'results = None'])}"
 
 
 def _call(step: RunEager, names: dict[str, Any]) -> str:

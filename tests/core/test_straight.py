@@ -12,8 +12,19 @@ from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusion_core
+from fusion_core.errors import KernelError
 from fusion_core.runtime.plan import Plan, build_plan
-from fusion_core.runtime.steps import Free, RunEager, SlotRef
+from fusion_core.runtime.steps import (
+    CopyBack,
+    Free,
+    Inputs,
+    InputSpec,
+    Launch,
+    OutputSpec,
+    RunEager,
+    SlotRef,
+    flat_view,
+)  # fmt: skip
 from fusion_core.runtime.straight import straight_line
 from fusion_core.runtime.views import View
 
@@ -218,3 +229,70 @@ def test_the_list_of_arguments_is_emptied_and_values_die_after_their_last_use():
         assert value is again
         assert value.tolist() == [4.0] * 3
     assert len(made) == 2
+
+
+class Doubling:
+    """A kernel that doubles what it is given, and returns it plus one, flat as nvFuser gets and gives it."""
+
+    consumes = False
+
+    def __init__(self, fails):
+        self.fails, self.calls = fails, 0
+
+    def __call__(self, inputs):
+        self.calls += 1
+        if self.fails:
+            raise KernelError("refused", None)
+        inputs[0].mul_(2)
+        return [inputs[0] + 1]
+
+
+EAGER = (
+    RunEager(torch.ops.aten.mul.Tensor, (SlotRef(0), 2), {}, (0,), 2),
+    RunEager(torch.ops.aten.add.Tensor, (SlotRef(2), 1), {}, (2,), 1),
+    CopyBack(0, 2),
+)
+
+
+def launching(kernel, *, trusted, **more):
+    """Returns a plan of one launch: slot 0 is doubled, read as slot 2 from then on, and plus one is slot 1."""
+    launch = Launch(
+        kernel,
+        Inputs((InputSpec(0, (1, 3), None, flat_view, trusted=trusted, fixed=True),)),
+        reads=(0,),
+        eager=EAGER,
+        outputs=(OutputSpec(1, 2, (3, 2), (1, 3), (1, 0), flat=True),),
+        forwarded=((2, 0),),
+        written=(0,),
+        **more,
+    )
+    return Plan((launch,), 3, 1, (), (SlotRef(0), SlotRef(1), SlotRef(2)))
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["runs", "fails"])
+@pytest.mark.parametrize("trusted", [False, True], ids=["checked", "trusted"])
+def test_a_launch_is_written_out_where_nothing_has_to_be_checked(trusted, fails):
+    kernel = Doubling(fails)
+    plan = launching(kernel, trusted=trusted)
+    for run in (plan.run, straight_line(plan)):
+        for _ in range(2):
+            x = torch.arange(6.0).reshape(2, 3).t()
+            written, plus_one, read = run([x])
+            assert written is x
+            assert read is x
+            assert torch.equal(x, torch.arange(6.0).reshape(2, 3).t() * 2)
+            assert torch.equal(plus_one, x + 1)
+            assert plus_one.stride() == (1, 3)
+            assert plus_one._base is None
+    assert kernel.calls == 4
+    assert any("results" in name for name in straight_line(plan).__code__.co_varnames) == trusted
+
+
+def test_a_launch_that_is_written_out_holds_nothing_after_its_call():
+    plan = launching(Doubling(fails=False), trusted=True)
+    run = straight_line(plan)
+    x = torch.arange(6.0).reshape(2, 3).t()
+    values = run([x])
+    gone = [weakref.ref(v) for v in (x, values[1])]
+    del x, values
+    assert [g() for g in gone] == [None, None]
