@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import cycle
 from threading import Lock
 from typing import Any
 
@@ -14,6 +15,7 @@ from fusion_core.replay.lending import Loan
 from fusion_core.runtime.plan import Plan
 
 STREAMS = 8
+URGENT_STREAMS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self._main = _stream(device)
         self._side = [_stream(device) for _ in range(STREAMS)]
-        self._urgent = _stream(device, priority=-1)
+        self._urgent = [_stream(device, priority=-1) for _ in range(URGENT_STREAMS)]
         self._pool = torch.cuda.graph_pool_handle()
         self.lock = Lock()
 
@@ -155,8 +157,7 @@ class Recorder:
         if len(group.steps) > 1:
             chains, steps = group.chains(), group.largest_first()
             side = self._side[: len(steps)]
-            placed = [(self._urgent, step) for step in chains]
-            placed += [(side[position % len(side)], step) for position, step in enumerate(steps)]
+            placed = [*zip(cycle(self._urgent), chains, strict=False), *zip(cycle(side), steps, strict=False)]
             used = dict.fromkeys(stream for stream, _ in placed)
             for stream in used:
                 stream.wait_stream(self._main)

@@ -17,7 +17,7 @@ from fusion_core.program.text import text
 
 
 class GuardedKernel:
-    """A kernel that fails once at most: later calls raise the same KernelError without another try.
+    """A kernel that fails once at most: later calls raise the KernelError again without another try.
 
     `compile_kernel` is called at the first use. With `strict`, failures are raised as FallbackError.
     """
@@ -25,7 +25,8 @@ class GuardedKernel:
     def __init__(self, program: FusionProgram, compile_kernel: Callable[[], Kernel], *, strict: bool) -> None:
         self._program = program
         self._strict = strict
-        self._failure: KernelError | None = None
+        # not the error itself: it keeps the frames that it is raised through, and with them all tensors of a call
+        self._failure = ""
         self._kernel: Kernel | None = None
         try:
             self._kernel = compile_kernel()
@@ -40,8 +41,7 @@ class GuardedKernel:
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """Runs the kernel; raises KernelError where it cannot, and no input has been written then."""
         if self._kernel is None:
-            assert self._failure is not None
-            raise self._failure
+            raise KernelError(self._failure, self._program)
         try:
             return self._kernel(inputs)
         except KernelError as error:
@@ -55,7 +55,7 @@ class GuardedKernel:
         message = f"a fused region ({line}) failed to compile: {reason[:200]} Repro: {path}"
         if self._strict:
             raise FallbackError(message) from error
-        self._kernel, self._failure = None, error
+        self._kernel, self._failure = None, str(error)
         warnings.warn(f"{message} It runs eager.", RuntimeWarning, stacklevel=2)
 
 

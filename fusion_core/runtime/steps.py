@@ -20,7 +20,9 @@ _Geometry = tuple[torch.Size, tuple[int, ...]]
 
 _STRIDED = torch.strided
 _ADDRESS = torch.Tensor.data_ptr
-_NO_VIEWS: tuple[list[int], list[tuple[int, torch.Tensor]]] = [], []
+# Identities and addresses of tensors, views by position, and who tells when a tensor goes: replaced as one.
+_Known = tuple[list[int], list[tuple[int, torch.Tensor]], list[weakref.ref[torch.Tensor]]]
+_NO_VIEWS: _Known = [], [], []
 _NO_LIKES: dict[int, _Geometry] = {}
 
 
@@ -106,10 +108,7 @@ class Inputs:
         self._lasting = tuple((i, view) for i, view, lasts in viewed if lasts)
         self._passing = tuple((i, view) for i, view, lasts in viewed if not lasts)
         self._kept = _getter(tuple(i for i, _ in self._lasting))
-        self._known = (
-            _NO_VIEWS  # identities and addresses of tensors, and views by position: replaced as one, last
-        )
-        self._watched: list[weakref.ref[torch.Tensor]] = []
+        self._known = _NO_VIEWS
 
     @property
     def are_checked(self) -> bool:
@@ -135,16 +134,15 @@ class Inputs:
         return tensors
 
     def _kept_views(self, tensors: tuple[torch.Tensor, ...]) -> list[tuple[int, torch.Tensor]]:
-        known, kept = self._known
+        known, kept, _ = self._known
         seen = [*map(id, tensors), *map(_ADDRESS, tensors)]
         if seen != known:
             kept = [(i, view(tensor)) for (i, view), tensor in zip(self._lasting, tensors, strict=True)]
-            self._watched = [weakref.ref(t, self._forget) for t in tensors]
-            self._known = seen, kept
+            self._known = seen, kept, [weakref.ref(t, self._forget) for t in tensors]
         return kept
 
     def _forget(self, gone: weakref.ref[torch.Tensor]) -> None:
-        if any(gone is watched for watched in self._watched):
+        if any(gone is watched for watched in self._known[2]):
             self._known = _NO_VIEWS
 
 

@@ -13,6 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusion_core
 from fusion_core.errors import KernelError
+from fusion_core.program.ir import FusionProgram
+from fusion_core.runtime.failures import GuardedKernel
 from fusion_core.runtime.plan import Plan, build_plan
 from fusion_core.runtime.steps import (
     CopyBack,
@@ -231,6 +233,13 @@ def test_the_list_of_arguments_is_emptied_and_values_die_after_their_last_use():
     assert len(made) == 2
 
 
+PROGRAM = FusionProgram((), (), (), ())
+
+
+def refuse():
+    raise KernelError("refused", PROGRAM)
+
+
 class Doubling:
     """A kernel that doubles what it is given, and returns it plus one, flat as nvFuser gets and gives it."""
 
@@ -296,3 +305,18 @@ def test_a_launch_that_is_written_out_holds_nothing_after_its_call():
     gone = [weakref.ref(v) for v in (x, values[1])]
     del x, values
     assert [g() for g in gone] == [None, None]
+
+
+@pytest.mark.parametrize("trusted", [False, True], ids=["checked", "trusted"])
+def test_a_kernel_that_failed_holds_nothing_of_its_calls(trusted):
+    with pytest.warns(RuntimeWarning, match="failed to compile"):
+        kernel = GuardedKernel(PROGRAM, refuse, strict=False)
+    plan = launching(kernel, trusted=trusted)
+    for run in (plan.run, straight_line(plan)):
+        for _ in range(2):
+            x = torch.arange(6.0).reshape(2, 3).t()
+            values = run([x])
+            assert torch.equal(x, torch.arange(6.0).reshape(2, 3).t() * 2)
+            gone = [weakref.ref(v) for v in (x, values[1])]
+            del x, values
+            assert [g() for g in gone] == [None, None]
