@@ -3,8 +3,7 @@
     python benchmarks/host.py [--workloads adam gpt_block llama_decode] [--markdown FILE]
 
 Without replay. `above execute` is what a launch costs beside nvFuser itself: slots, checks, views, results; two readings of
-the clock and two calls, about 0.3 us, are in it. `eager` is what the operators that are left to torch cost, with finding
-their arguments.
+the clock and two calls are in it. `eager` is what the operators that are left to torch cost, with finding their arguments.
 """
 
 from __future__ import annotations

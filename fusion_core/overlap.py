@@ -160,9 +160,8 @@ def overlap_pattern(arguments: tuple[Any, ...], written: frozenset[int]) -> Patt
     return Pattern(places, foreign=any(base[i] != base[j] for i, j in pairs))
 
 
-_LOWEST_ADDRESS = (
-    1 << 32
-)  # memory lies above it on 64-bit systems; where it does not, more calls are looked at closely
+# Memory lies above it on 64-bit systems; where it does not, more calls are looked at closely.
+_LOWEST_ADDRESS = 1 << 32
 _MOST_COMPARED = 256  # pairs of extents, which cost about as much as looking at everything anew
 
 

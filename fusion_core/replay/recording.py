@@ -155,9 +155,10 @@ class Recorder:
         Chains come first, and before the blocks of other kernels: small as they are, they would else end after all others.
         """
         if len(group.steps) > 1:
-            chains, steps = group.chains(), group.largest_first()
-            side = self._side[: len(steps)]
-            placed = [*zip(cycle(self._urgent), chains, strict=False), *zip(cycle(side), steps, strict=False)]
+            placed = [
+                *zip(cycle(self._urgent), group.chains(), strict=False),
+                *zip(cycle(self._side), group.largest_first(), strict=False),
+            ]
             used = dict.fromkeys(stream for stream, _ in placed)
             for stream in used:
                 stream.wait_stream(self._main)

@@ -81,7 +81,7 @@ def lifted_view(missing: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _getter(indices: tuple[int, ...]) -> Callable[[Slots], tuple[Any, ...]]:
-    """Returns what takes the values at `indices` out of a list, several times as fast as a loop."""
+    """Returns what takes the values at `indices` out of a list, faster than a loop does."""
     if len(indices) < 2:  # an itemgetter of one index returns no tuple
         return lambda values: tuple(values[i] for i in indices)
     return itemgetter(*indices)

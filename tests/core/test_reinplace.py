@@ -18,7 +18,7 @@ from partial_updates import (
     nested_views,
     row_write,
     slice_write,
-)  # fmt: skip
+)
 from torch._library.custom_ops import CustomOpDef
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -26,7 +26,7 @@ from fusion_core.runtime.steps import (
     RunEager,
     SlotRef,
     flat_view,
-)  # fmt: skip
+)
 from fusion_core.runtime.straight import straight_line
 from fusion_core.runtime.views import View
 
@@ -251,7 +251,7 @@ class Doubling:
     def __call__(self, inputs):
         self.calls += 1
         if self.fails:
-            raise KernelError("refused", None)
+            refuse()
         inputs[0].mul_(2)
         return [inputs[0] + 1]
 
@@ -263,7 +263,7 @@ EAGER = (
 )
 
 
-def launching(kernel, *, trusted, **more):
+def launching(kernel, *, trusted):
     """Returns a plan of one launch: slot 0 is doubled, read as slot 2 from then on, and plus one is slot 1."""
     launch = Launch(
         kernel,
@@ -273,7 +273,6 @@ def launching(kernel, *, trusted, **more):
         outputs=(OutputSpec(1, 2, (3, 2), (1, 3), (1, 0), flat=True),),
         forwarded=((2, 0),),
         written=(0,),
-        **more,
     )
     return Plan((launch,), 3, 1, (), (SlotRef(0), SlotRef(1), SlotRef(2)))
 

@@ -42,7 +42,7 @@ import torch
 def make(device, dtype, seed):
     return (torch.randn(200_000, device=device),)
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(6))
 @pytest.mark.xdist_group("a")
 @pytest.mark.fusion_equiv(inputs=make, backend="eager", max_time_ratio=5)
 def test_timed(x, number):
@@ -90,10 +90,10 @@ def test_timed_sections_of_two_workers_never_overlap(pytester, dist):
         "--fusion-bench-json=run.json",
         "--fusion-bench-max-time=0.3",
     )
-    result.assert_outcomes(passed=6)
+    result.assert_outcomes(passed=12)
     spans = [line.split() for line in (pytester.path / "sections").read_text().splitlines()]
     timed = sorted((float(a), float(b)) for kind, a, b in spans if kind == "exclusive")
-    assert len(timed) == 6
+    assert len(timed) == 12
     assert all(first[1] <= second[0] for first, second in pairwise(timed))
     for begun, ended in timed:
         inside = [s for s in spans if s[0] == "shared" and float(s[1]) < ended and float(s[2]) > begun]
@@ -102,7 +102,7 @@ def test_timed_sections_of_two_workers_never_overlap(pytester, dist):
         b["extra_info"]["fusealias"]["test"]
         for b in json.loads((pytester.path / "run.json").read_text())["benchmarks"]
     ]
-    assert len(set(tests)) == 6
+    assert len(set(tests)) == 12
     assert all(re.fullmatch(r"test_(one|two)\.py::test_timed\[\d\]", t) for t in tests)
 
 
