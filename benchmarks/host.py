@@ -2,8 +2,9 @@
 
     python benchmarks/host.py [--workloads adam gpt_block llama_decode] [--markdown FILE]
 
-Without replay. `above execute` is what a launch costs beside nvFuser itself: slots, checks, views, results; two readings of
-the clock and two calls are in it. `eager` is what the operators that are left to torch cost, with finding their arguments.
+Without replay. `above execute` is what a launch costs beside nvFuser itself: slots, checks, views, results, and its part of
+the look whether the arguments are those of the call before; two readings of the clock and two calls are in it. `eager` is
+what the operators that are left to torch cost, with finding their arguments.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from workloads import WORKLOADS
 
 from fusion_core.executors.nvfuser import _NvFuserKernel
 from fusion_core.runtime import straight
+from fusion_core.runtime.kept import KeptViews
 from fusion_core.runtime.packed import ListLaunch, PackedLaunch
 from fusion_core.runtime.steps import Launch, RunEager
 from fusion_core.runtime.views import View
@@ -35,11 +37,12 @@ ROUNDS = 30
 
 @dataclass
 class Spent:
-    """Seconds in steps of one kind, and how many there were."""
+    """Seconds in steps of one kind, how many there were, and how many views of arguments they take that are kept."""
 
     seconds: float = 0.0
     calls: int = 0
     begun: float = 0.0
+    kept: int = 0
 
     def begin(self) -> None:
         self.begun = time.perf_counter()
@@ -89,7 +92,7 @@ def _built(name: str) -> Step:
 def measure(name: str) -> list[str]:
     """Returns the cells of the table's row; what is timed in its parts is built once more, with clocks in its code."""
     whole = _seconds_a_step(_built(name))
-    spent = {what: Spent() for what in ("execute", *KINDS.values())}
+    spent = {what: Spent() for what in ("execute", "kept", *KINDS.values())}
 
     execute = spent["execute"]
 
@@ -102,17 +105,30 @@ def measure(name: str) -> list[str]:
             execute.calls += 1
         return results
 
-    def lines(step: Any, names: dict[str, Any]) -> Iterator[str]:
+    def lines(code: Any, step: Any) -> Iterator[str]:
         of = spent.get(KINDS.get(type(step), ""))
+        written = list(original(code, step))
         if of is None or getattr(step, "function", None) is operator.getitem:
-            yield from original(step, names)
+            yield from written
             return
-        yield f"{straight._named(of.begin, names)}()"  # noqa: SLF001
-        yield from original(step, names)
-        yield f"{straight._named(of.end, names)}()"  # noqa: SLF001
+        of.kept += sum(line.count("kept[") for line in written)
+        yield f"{code.named(of.begin)}()"
+        yield from written
+        yield f"{code.named(of.end)}()"
 
-    original = straight._lines  # noqa: SLF001 - the code of a plan
-    with mock.patch.object(_NvFuserKernel, "__call__", call), mock.patch.object(straight, "_lines", lines):
+    def look(kept: KeptViews, arguments: list[Any]) -> Any:
+        looking.begin()
+        views = found(kept, arguments)
+        looking.end()
+        return views
+
+    looking, found = spent["kept"], KeptViews.of
+    original = straight._Code.lines  # noqa: SLF001 - the code of a plan
+    with (
+        mock.patch.object(_NvFuserKernel, "__call__", call),
+        mock.patch.object(straight._Code, "lines", lines),  # noqa: SLF001
+        mock.patch.object(KeptViews, "of", look),
+    ):
         step = _built(name)
         for each in spent.values():
             each.seconds, each.calls = 0.0, 0
@@ -123,7 +139,8 @@ def measure(name: str) -> list[str]:
 def _cells(spent: dict[str, Spent]) -> list[str]:
     launches, packed, execute = spent["launch"], spent["packed"], spent["execute"]
     per_execute = execute.seconds / max(execute.calls, 1)
-    above = launches.seconds / max(launches.calls, 1) - per_execute
+    share = launches.kept / max(launches.kept + packed.kept, 1)
+    above = (launches.seconds + spent["kept"].seconds * share) / max(launches.calls, 1) - per_execute
     return [
         f"{launches.calls / ROUNDS:.0f}",
         f"{per_execute * 1e6:.1f}",

@@ -3,7 +3,8 @@
     python benchmarks/models.py [--workloads gpt_block ...] [--arms eager inductor fusion_core ...] [--markdown FILE]
     python benchmarks/models.py --device cpu --small        # do all of them run, with the same losses?
 
-Each arm runs in a process of its own; all of them start from the same seed. Times are medians of CUDA events, alone and in
+`own stages` are the seconds that fusion_core spends beside Dynamo and AOTAutograd (the arm `stages`, of which nothing else is
+measured); nvFuser compiles later, at the first call. Each arm runs in a process of its own; all of them start from the same seed. Times are medians of CUDA events, alone and in
 a row as in `adam.py`. The peak is what a step needs above what lies there before it.
 """
 
@@ -21,6 +22,10 @@ import torch
 from adam import median_ms, parser_of, run_apart, stream_ms, write_table
 from workloads import WORKLOADS, Compile, Step
 
+from fusion_core.backend import CompiledGraph
+from fusion_core.examine import GraphReport
+from fusion_core.options import parse_options
+
 STEPS = 20
 
 
@@ -31,6 +36,7 @@ class Row:
     workload: str
     arm: str
     compile_s: float = math.nan
+    stages_s: float = math.nan
     alone_ms: float = math.nan
     stream_ms: float = math.nan
     host_us: float = math.nan
@@ -42,9 +48,10 @@ class Row:
     def cells(self, eager: Row | None) -> list[str]:
         """Returns the cells of the table's row."""
         if self.failed:
-            return [self.workload, self.arm, *["-"] * 6, self.failed]
+            return [self.workload, self.arm, *["-"] * 7, self.failed]
         numbers = [
             f"{self.compile_s:.1f}",
+            "-" if math.isnan(self.stages_s) else f"{self.stages_s:.3f}",
             f"{self.alone_ms:.3f}",
             f"{self.stream_ms:.3f}",
             f"{self.host_us:.0f}",
@@ -76,6 +83,14 @@ def _thunder() -> Compile:
     return thunder.jit
 
 
+def _stages() -> Compile:
+    def backend(module: torch.fx.GraphModule, inputs: list[Any]) -> CompiledGraph:
+        return CompiledGraph(module, inputs, parse_options(None, None), record=_reports.append)
+
+    return lambda function: torch.compile(function, backend=backend, dynamic=False)
+
+
+_reports: list[GraphReport] = []
 ARMS: dict[str, Any] = {
     "eager": lambda: lambda function: function,
     "inductor": lambda: _backend("inductor"),
@@ -84,6 +99,7 @@ ARMS: dict[str, Any] = {
     "fusion_core_graphs": lambda: _backend("fusion_core", options={"graphs": True}),
     "fusion_core_no_graphs": lambda: _backend("fusion_core", options={"graphs": False}),
     "fusion_core_bookend": lambda: _backend("fusion_core", options={"bookend": True}),
+    "stages": _stages,
 }
 if importlib.util.find_spec("thunder"):
     ARMS["thunder"] = _thunder
@@ -98,6 +114,9 @@ def measure(workload: str, arm: str, device: str, *, small: bool) -> Row:
     losses = [step() for _ in range(2)]
     _wait(device)
     row.compile_s = time.perf_counter() - begin
+    if arm == "stages":
+        row.stages_s = sum(spent for report in _reports for _, spent in report.seconds)
+        return row
     losses += [step() for _ in range(STEPS - 2)]
     row.losses = [float(loss) for loss in losses]
     if device == "cuda":
@@ -140,6 +159,7 @@ HEADER = [
     "workload",
     "arm",
     "compile s",
+    "own stages s",
     "ms alone",
     "ms in a row",
     "host us",

@@ -168,10 +168,12 @@ def _view(
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """Returns what makes the kernel's view of an input; None where the tensor itself will do.
 
-    Scalars that are packed need none, since they are stacked.
+    Scalars that are packed get a dimension, in which they are laid end to end.
     """
+    if packed and tensor.dim() == 0:
+        return lifted_view(1)
     missing = len(value.type.shape) - tensor.dim()
-    if value.type.host or missing == 0 or (packed and tensor.dim() == 0):
+    if value.type.host or missing == 0:
         return None
     if missing > 0 and (tensor.dim() > 0 or missing > 1):
         return lifted_view(missing)

@@ -39,33 +39,35 @@ class PackedLaunch:
 
         Runs the members' eager steps where an input does not fit or the kernel fails.
         """
-        if not self._launch(slots):
-            own: list[Any] = list(slots)
-            for step in self.eager:
-                step.run(own)
+        found = [inputs.tensors(slots) for inputs in self.inputs]
+        given = [i.viewed(t) for i, t in zip(self.inputs, found, strict=True) if t is not None]
+        if len(given) < len(found) or not self.launch(given):
+            self.run_eager(slots)
         for value, target in self.forwarded:
             slots[value] = slots[target]
 
-    def _launch(self, slots: Slots) -> bool:
-        given: list[list[torch.Tensor]] = []
-        for inputs in self.inputs:
-            tensors = inputs.tensors(slots)
-            if tensors is None:
-                return False
-            given.append(inputs.viewed(tensors))
+    def launch(self, given: list[list[torch.Tensor]]) -> bool:
+        """Runs on the views of all members, by input of the program; False where the kernel fails, and writes nothing."""
         buffers = [self._gather(position, tensors) for position, tensors in enumerate(given)]
         try:
             self.kernel(list(buffers))  # the kernel may empty its list
         except KernelError:
             return False
         for position in self.targets:
-            self._scatter(buffers[position], given[position])
+            sizes = self.sizes if position in self.wide else [1] * len(self.sizes)
+            torch.split_with_sizes_copy(buffers[position], sizes, out=given[position])
         return True
+
+    def run_eager(self, slots: Slots) -> None:
+        """Does what the kernel stands for, member by member."""
+        own: list[Any] = list(slots)
+        for step in self.eager:
+            step.run(own)
 
     def _gather(self, position: int, tensors: list[torch.Tensor]) -> torch.Tensor:
         if position in self.shared:
             return tensors[0]
-        laid = torch.stack(tensors) if tensors[0].dim() == 0 else torch.cat(tensors)
+        laid = torch.cat(tensors)
         if position in self.wide or max(self.sizes) == 1:
             return laid
         if not self._member_of_element:
@@ -74,12 +76,6 @@ class PackedLaunch:
             )
             self._member_of_element.append(members.to(laid.device))
         return laid.index_select(0, self._member_of_element[0])
-
-    def _scatter(self, buffer: torch.Tensor, targets: list[torch.Tensor]) -> None:
-        if targets[0].dim() == 0:
-            torch._foreach_copy_(targets, list(buffer.unbind()))
-        else:
-            torch.split_with_sizes_copy(buffer, self.sizes, out=targets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
@@ -19,10 +18,6 @@ Slots = list[Any]
 _Geometry = tuple[torch.Size, tuple[int, ...]]
 
 _STRIDED = torch.strided
-_ADDRESS = torch.Tensor.data_ptr
-# Identities and addresses of tensors, views by position, and who tells when a tensor goes: replaced as one.
-_Known = tuple[list[int], list[tuple[int, torch.Tensor]], list[weakref.ref[torch.Tensor]]]
-_NO_VIEWS: _Known = [], [], []
 _NO_LIKES: dict[int, _Geometry] = {}
 
 
@@ -80,7 +75,7 @@ def lifted_view(missing: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda tensor: tensor.data[index]
 
 
-def _getter(indices: tuple[int, ...]) -> Callable[[Slots], tuple[Any, ...]]:
+def getter(indices: tuple[int, ...]) -> Callable[[Slots], tuple[Any, ...]]:
     """Returns what takes the values at `indices` out of a list, faster than a loop does."""
     if len(indices) < 2:  # an itemgetter of one index returns no tuple
         return lambda values: tuple(values[i] for i in indices)
@@ -88,27 +83,16 @@ def _getter(indices: tuple[int, ...]) -> Callable[[Slots], tuple[Any, ...]]:
 
 
 class Inputs:
-    """The inputs of one kernel, bound: what the hot path needs of their specifications.
-
-    The views that a kernel gets of the graph's own inputs are kept for as long as the same tensors come, since making them
-    costs more than looking; other values are new at every call. Views keep no memory: when one of the tensor objects goes,
-    so do they.
-    """
+    """The inputs of one kernel, bound: what the hot path needs of their specifications."""
 
     def __init__(self, specs: tuple[InputSpec, ...]) -> None:
+        self.specs = specs
         self.slots = tuple(spec.slot for spec in specs)
-        self._all = _getter(self.slots)
+        self._all = getter(self.slots)
         self._checked = tuple(
             (i, spec.strides, spec.fits) for i, spec in enumerate(specs) if not spec.trusted
         )
-        viewed = tuple(
-            (i, spec.view, spec.trusted and spec.fixed) for i, spec in enumerate(specs) if spec.view
-        )
-        # without fixed sizes, the same tensor at the same address may come with others
-        self._lasting = tuple((i, view) for i, view, lasts in viewed if lasts)
-        self._passing = tuple((i, view) for i, view, lasts in viewed if not lasts)
-        self._kept = _getter(tuple(i for i, _ in self._lasting))
-        self._known = _NO_VIEWS
+        self._viewed = tuple((i, spec.view) for i, spec in enumerate(specs) if spec.view)
 
     @property
     def are_checked(self) -> bool:
@@ -126,24 +110,9 @@ class Inputs:
 
     def viewed(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Puts the views that the kernel gets in the place of the tensors, and returns the list."""
-        if self._lasting:
-            for position, view in self._kept_views(self._kept(tensors)):
-                tensors[position] = view
-        for position, make in self._passing:
+        for position, make in self._viewed:
             tensors[position] = make(tensors[position])
         return tensors
-
-    def _kept_views(self, tensors: tuple[torch.Tensor, ...]) -> list[tuple[int, torch.Tensor]]:
-        known, kept, _ = self._known
-        seen = [*map(id, tensors), *map(_ADDRESS, tensors)]
-        if seen != known:
-            kept = [(i, view(tensor)) for (i, view), tensor in zip(self._lasting, tensors, strict=True)]
-            self._known = seen, kept, [weakref.ref(t, self._forget) for t in tensors]
-        return kept
-
-    def _forget(self, gone: weakref.ref[torch.Tensor]) -> None:
-        if any(gone is watched for watched in self._known[2]):
-            self._known = _NO_VIEWS
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import fusion_core
 from fusion_core.errors import KernelError
 from fusion_core.program.ir import FusionProgram
 from fusion_core.runtime.failures import GuardedKernel
+from fusion_core.runtime.packed import PackedLaunch
 from fusion_core.runtime.plan import Plan, build_plan
 from fusion_core.runtime.steps import (
     CopyBack,
@@ -26,6 +27,8 @@ from fusion_core.runtime.steps import (
     RunEager,
     SlotRef,
     flat_view,
+    lifted_view,
+    row_major_view,
 )
 from fusion_core.runtime.straight import straight_line
 from fusion_core.runtime.views import View
@@ -264,24 +267,28 @@ EAGER = (
 
 
 def launching(kernel, *, trusted):
-    """Returns a plan of one launch: slot 0 is doubled, read as slot 2 from then on, and plus one is slot 1."""
+    """Returns a plan of one launch: slot 0 is doubled, read as slot 2 from then on, and plus one is slot 1.
+
+    Slot 3 is the new value too, and nobody reads it there.
+    """
     launch = Launch(
         kernel,
         Inputs((InputSpec(0, (1, 3), None, flat_view, trusted=trusted, fixed=True),)),
         reads=(0,),
         eager=EAGER,
         outputs=(OutputSpec(1, 2, (3, 2), (1, 3), (1, 0), flat=True),),
-        forwarded=((2, 0),),
+        forwarded=((2, 0), (3, 0)),
         written=(0,),
     )
-    return Plan((launch,), 3, 1, (), (SlotRef(0), SlotRef(1), SlotRef(2)))
+    return Plan((launch, Free((3,))), 4, 1, (), (SlotRef(0), SlotRef(1), SlotRef(2)))
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["runs", "fails"])
 @pytest.mark.parametrize("trusted", [False, True], ids=["checked", "trusted"])
-def test_a_launch_is_written_out_where_nothing_has_to_be_checked(trusted, fails):
+def test_a_launch_that_is_written_out_does_what_its_step_does(trusted, fails):
     kernel = Doubling(fails)
     plan = launching(kernel, trusted=trusted)
+    assert "results" in straight_line(plan).__code__.co_varnames
     for run in (plan.run, straight_line(plan)):
         for _ in range(2):
             x = torch.arange(6.0).reshape(2, 3).t()
@@ -293,7 +300,17 @@ def test_a_launch_is_written_out_where_nothing_has_to_be_checked(trusted, fails)
             assert plus_one.stride() == (1, 3)
             assert plus_one._base is None
     assert kernel.calls == 4
-    assert any("results" in name for name in straight_line(plan).__code__.co_varnames) == trusted
+
+
+def test_an_input_that_lies_otherwise_than_foretold_runs_eager():
+    kernel = Doubling(fails=False)
+    plan = launching(kernel, trusted=False)
+    for run in (plan.run, straight_line(plan)):
+        x = torch.arange(6.0).reshape(3, 2)
+        _, plus_one, _ = run([x])
+        assert torch.equal(x, torch.arange(6.0).reshape(3, 2) * 2)
+        assert torch.equal(plus_one, x + 1)
+    assert kernel.calls == 0
 
 
 def test_a_launch_that_is_written_out_holds_nothing_after_its_call():
@@ -319,3 +336,57 @@ def test_a_kernel_that_failed_holds_nothing_of_its_calls(trusted):
             gone = [weakref.ref(v) for v in (x, values[1])]
             del x, values
             assert [g() for g in gone] == [None, None]
+
+
+def adding(kernel, count):
+    """Returns a plan of one packed launch: matrices in the first `count` slots get the numbers in the next ones added."""
+    first = tuple(InputSpec(i, (3, 1), None, row_major_view, trusted=True, fixed=True) for i in range(count))
+    second = tuple(
+        InputSpec(count + i, (), None, lifted_view(1), trusted=True, fixed=True) for i in range(count)
+    )
+    sums = [
+        RunEager(torch.ops.aten.add.Tensor, (SlotRef(i), SlotRef(count + i)), {}, (i, count + i), 2 * count)
+        for i in range(count)
+    ]
+    launch = PackedLaunch(
+        kernel,
+        (Inputs(first), Inputs(second)),
+        shared=frozenset(),
+        wide=frozenset({0}),
+        targets=(0,),
+        sizes=[3 * (i + 1) for i in range(count)],
+        reads=tuple(range(2 * count)),
+        eager=tuple(step for i, s in enumerate(sums) for step in (s, CopyBack(i, 2 * count))),
+        forwarded=((2 * count, 0), (2 * count + 1, 1)),
+    )
+    return Plan((launch,), 2 * count + 2, 2 * count, (), (SlotRef(2 * count),))
+
+
+class Adding:
+    """A kernel that adds its second input to its first one."""
+
+    consumes = False
+
+    def __init__(self, fails):
+        self.fails = fails
+
+    def __call__(self, inputs):
+        if self.fails:
+            refuse()
+        inputs[0].add_(inputs[1])
+        return []
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["runs", "fails"])
+def test_a_packed_launch_that_is_written_out_does_what_its_step_does(fails):
+    count = 4
+    plan = adding(Adding(fails), count)
+    for run in (plan.run, straight_line(plan)):
+        matrices = [torch.zeros(i + 1, 3) for i in range(count)]
+        numbers = [torch.tensor(float(i + 1)) for i in range(count)]
+        for call in (1, 2):
+            (read,) = run([*matrices, *numbers])
+            assert read is matrices[0]
+            for i, m in enumerate(matrices):
+                assert m.tolist() == [[call * (i + 1.0)] * 3] * (i + 1)
+        assert [n.item() for n in numbers] == [1, 2, 3, 4]
