@@ -3,9 +3,10 @@
     python benchmarks/models.py [--workloads gpt_block ...] [--arms eager inductor fusion_core ...] [--markdown FILE]
     python benchmarks/models.py --device cpu --small        # do all of them run, with the same losses?
 
-`own stages` are the seconds that fusion_core spends beside Dynamo and AOTAutograd (the arm `stages`, of which nothing else is
-measured); nvFuser compiles later, at the first call. Each arm runs in a process of its own; all of them start from the same seed. Times are medians of CUDA events, alone and in
-a row as in `adam.py`. The peak is what a step needs above what lies there before it.
+`own stages` are the seconds that fusion_core spends beside Dynamo and AOTAutograd (the arm `stages`, of which nothing else
+is measured); nvFuser compiles later, at the first call. Each arm runs in a process of its own; all of them start from the
+same seed. Times are medians of CUDA events, alone and in a row as in `adam.py`. The peak is what a step needs above what
+lies there before it.
 """
 
 from __future__ import annotations
