@@ -46,7 +46,7 @@ def straight_line(plan: Plan) -> Callable[[list[Any]], tuple[Any, ...]]:
     """Returns a function that does what `plan.run` does."""
     code = _Code(plan)
     steps = [line for step in plan.steps for line in code.lines(step)]
-    kept = [f"kept = {code.named(KeptViews(code.kept).of)}(arguments)"] if code.kept else []
+    kept = [f"kept = {code.named(KeptViews(tuple(code.kept)).of)}(arguments)"] if code.kept else []
     lines = [
         "def run(arguments):",
         *kept,
@@ -64,11 +64,12 @@ def straight_line(plan: Plan) -> Callable[[list[Any]], tuple[Any, ...]]:
 
 
 class _Code:
-    """The code of a plan's steps; `names` are the objects in it, `kept` the views of arguments that it keeps."""
+    """The code of a plan's steps; `names` are the objects in it, `kept` the views of arguments that it keeps, by number."""
 
     def __init__(self, plan: Plan) -> None:
         self.names: dict[str, Any] = {}
-        self.kept: list[tuple[int, Make]] = []
+        self.kept: dict[tuple[int, Make], int] = {}
+        self._held: set[int] = set()
         self._unread = _unread(plan)
         self._argument = _arguments(plan)
 
@@ -93,8 +94,7 @@ class _Code:
 
     def _free(self, step: Free) -> Iterator[str]:
         """What views are kept of is the caller's, and lives until the end."""
-        held = {position for position, _ in self.kept}
-        gone = [i for i in step.slots if i not in held and i not in self._unread]
+        gone = [i for i in step.slots if i not in self._held and i not in self._unread]
         if gone:
             yield f"{''.join(f'slots[{i}] = ' for i in gone)}None"
 
@@ -143,10 +143,9 @@ class _Code:
             return f"slots[{spec.slot}]"
         if not (spec.trusted and spec.fixed and spec.slot in self._argument):
             return f"{self.named(spec.view)}(slots[{spec.slot}])"
-        wanted = self._argument[spec.slot], spec.view
-        if wanted not in self.kept:
-            self.kept.append(wanted)
-        return f"kept[{self.kept.index(wanted)}]"
+        position = self._argument[spec.slot]
+        self._held.add(position)
+        return f"kept[{self.kept.setdefault((position, spec.view), len(self.kept))}]"
 
     def _misfit(self, spec: InputSpec) -> str:
         """`fits` says the same; the common case does without the call."""
